@@ -1,0 +1,365 @@
+"""What an op is: its signature, attribute schema, shape rule, cost, and how it becomes kernel launches.
+
+An op is a value, `OpTemplate`. Adding one that existing kernels can serve touches one file in `umd_core/ops/`.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from umd_core.dtypes import BY_NAME, DType
+from umd_core.dtypes import dtype as to_dtype
+from umd_core.errors import AttributeValueError, DTypeError, InputCountError, ShapeError
+from umd_core.ir import Array, TensorDesc
+
+if TYPE_CHECKING:
+    from umd_core.recorder import Recorder, View
+
+Shape = tuple[int, ...]
+MANY = 1 << 30
+"""The number of inputs or outputs that a variadic op may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input. `type` is a type variable or a dtype name; a `static` input's value must be known at translation."""
+
+    name: str
+    type: str = "T"
+    optional: bool = False
+    static: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An output. `type` is a type variable, a dtype name, or "@name": the dtype that attribute `name` holds."""
+
+    name: str
+    type: str = "T"
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute: kind is one of int, float, bool, string, dtype, ints, floats, strings."""
+
+    name: str
+    kind: str
+    default: Any = None
+    required: bool = False
+    choices: tuple[Any, ...] = ()
+
+
+class Call:
+    """One use of an op: descriptions of its inputs, values of its static ones, complete attributes.
+
+    Attributes:
+        inputs: TensorDesc per input, None where an optional one is left out.
+        values: NumPy array per input whose value is known, else None.
+        attributes: every attribute of the schema, defaults filled in.
+        wanted: per output, whether it is used.
+        types: dtype bound to each type variable.
+        outputs: TensorDesc per output, once inferred.
+    """
+
+    __slots__ = ("attributes", "inputs", "outputs", "template", "types", "values", "wanted")
+
+    def __init__(
+        self,
+        template: OpTemplate,
+        inputs: tuple[TensorDesc | None, ...],
+        values: tuple[Array | None, ...],
+        attributes: dict[str, Any],
+        wanted: tuple[bool, ...],
+    ) -> None:
+        self.template, self.inputs, self.values, self.wanted = template, inputs, values, wanted
+        self.attributes = attributes
+        self.types: dict[str, DType] = {}
+        self.outputs: tuple[TensorDesc, ...] = ()
+
+    @property
+    def op(self) -> str:
+        """Name of the op."""
+        return self.template.name
+
+    def attr(self, name: str) -> Any:
+        """Returns an attribute's value."""
+        return self.attributes[name]
+
+    def desc(self, index: int) -> TensorDesc:
+        """Returns the description of an input that is there."""
+        desc = self.inputs[index] if index < len(self.inputs) else None
+        if desc is None:
+            name = self.template.inputs[min(index, len(self.template.inputs) - 1)].name
+            raise InputCountError(self.op, len(self.inputs), index + 1, index + 1, f"inputs ({name} is missing)")
+        return desc
+
+    def has(self, index: int) -> bool:
+        """Returns whether an optional input was given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def static(self, index: int) -> Array | None:
+        """Returns the value of a static input, None when it was left out."""
+        return self.values[index] if index < len(self.values) else None
+
+    def ints(self, index: int) -> tuple[int, ...] | None:
+        """Returns a static integer input as a tuple, None when it was left out."""
+        value = self.static(index)
+        return None if value is None else tuple(int(v) for v in value.reshape(-1))
+
+    def error(self, detail: str, *, input: str = "") -> ShapeError:
+        """Returns a ShapeError about this call, with every input shape."""
+        return ShapeError(self.op, detail, input=input, shapes=[d.shape for d in self.inputs if d is not None])
+
+    def bad_attribute(self, name: str, detail: str, wanted: str = "") -> AttributeValueError:
+        """Returns an AttributeValueError about this call."""
+        return AttributeValueError(self.op, name, detail, value=self.attributes.get(name), wanted=wanted)
+
+
+ShapeRule = Callable[[Call], Sequence[Sequence[int]]]
+Emit = Callable[["Recorder", Call, "tuple[View, ...]"], "Sequence[View | None] | View"]
+"""Records the launches of a call and returns a view per output.
+
+The views are those of the inputs in order; a left-out optional input is the falsy `recorder.ABSENT`.
+"""
+
+
+@dataclass(frozen=True)
+class OpTemplate:
+    """An op of the op table.
+
+    Attributes:
+        name: ONNX's name, or "umd.Name" for what ONNX lacks.
+        inputs, results, attributes: its signature.
+        types: for each type variable, the dtypes it may be.
+        shape: returns the output shapes.
+        emit: records its kernel launches.
+        flops: returns the floating-point operations of a call; elements of the first output when not given.
+        doc: one line; the semantics of ONNX names are ONNX's, at `since` (opset) as of opset 28.
+        source: specification or paper.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    results: tuple[Result, ...]
+    shape: ShapeRule
+    emit: Emit
+    types: Mapping[str, tuple[DType, ...]] = field(default_factory=dict)
+    attributes: tuple[Attribute, ...] = ()
+    flops: Callable[[Call], int] | None = None
+    doc: str = ""
+    source: str = ""
+
+    @property
+    def domain(self) -> str:
+        """ "ai.onnx", or "umd" for what ONNX lacks."""
+        return "umd" if self.name.startswith("umd.") else "ai.onnx"
+
+    def input_counts(self) -> tuple[int, int]:
+        """Returns the least and the largest number of inputs."""
+        least = sum(not i.optional and not i.variadic for i in self.inputs)
+        if any(i.variadic for i in self.inputs):
+            return max(least, 1), MANY
+        return least, len(self.inputs)
+
+    def call(
+        self,
+        inputs: Sequence[TensorDesc | None],
+        attributes: Mapping[str, Any] | None = None,
+        values: Sequence[Array | None] = (),
+        wanted: Sequence[bool] = (True,),
+    ) -> Call:
+        """Returns the checked call with its outputs inferred.
+
+        Raises:
+            InputCountError, DTypeError, ShapeError, AttributeValueError: what does not fit the signature.
+        """
+        known = tuple(values) + (None,) * (len(inputs) - len(values))
+        call = Call(self, tuple(inputs), known, self._complete(attributes or {}), tuple(wanted))
+        self._check_inputs(call)
+        shapes = self.shape(call)
+        results = self.results
+        if len(shapes) > len(results):
+            results = results + (results[-1],) * (len(shapes) - len(results))
+        call.outputs = tuple(
+            TensorDesc(self._dtype(call, result.type), shape) for result, shape in zip(results, shapes, strict=False)
+        )
+        return call
+
+    def cost(self, call: Call) -> tuple[int, int]:
+        """Returns (floating-point operations, bytes read and written once) of a call."""
+        moved = [d for d in (*call.inputs, *call.outputs) if d is not None]
+        flops = self.flops(call) if self.flops else call.outputs[0].element_count if call.outputs else 0
+        return flops, sum(d.element_count * d.dtype.size for d in moved)
+
+    def _complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        schema = {a.name: a for a in self.attributes}
+        for name, value in given.items():
+            if name not in schema:
+                allowed = ", ".join(schema) or "none"
+                raise AttributeValueError(self.name, name, "unknown attribute", value=value, wanted=f"one of: {allowed}")
+        complete = {}
+        for name, attribute in schema.items():
+            value = given.get(name)
+            if value is None:
+                if attribute.required:
+                    raise AttributeValueError(self.name, name, "is missing", wanted=f"a value of kind {attribute.kind}")
+                complete[name] = attribute.default
+                continue
+            complete[name] = coerce(self.name, attribute, value)
+        return complete
+
+    def _check_inputs(self, call: Call) -> None:
+        least, most = self.input_counts()
+        count = len(call.inputs)
+        if not least <= count <= most:
+            raise InputCountError(self.name, count, least, most)
+        for index, desc in enumerate(call.inputs):
+            spec = self.inputs[min(index, len(self.inputs) - 1)]
+            if desc is None:
+                if not (spec.optional or spec.variadic):
+                    raise InputCountError(self.name, count, least, most, f"inputs ({spec.name} is missing)")
+                continue
+            self._bind_type(call, spec, desc.dtype)
+            if spec.static and call.values[index] is None:
+                raise AttributeValueError(
+                    self.name, spec.name, "must be known when the op is translated", wanted="a constant, or an attribute"
+                )
+
+    def _bind_type(self, call: Call, spec: Input, dtype: DType) -> None:
+        allowed = self.types.get(spec.type)
+        if allowed is None:
+            if dtype is not BY_NAME[spec.type]:
+                raise DTypeError(
+                    self.name, f"is {dtype}", input=spec.name, got=dtype.name, allowed=(spec.type,)
+                )
+            return
+        bound = call.types.setdefault(spec.type, dtype)
+        if dtype not in allowed:
+            names = tuple(d.name for d in allowed)
+            raise DTypeError(self.name, f"is {dtype}", input=spec.name, got=dtype.name, allowed=names)
+        if bound is not dtype:
+            detail = f"is {dtype}, but the inputs before it are {bound}"
+            raise DTypeError(self.name, detail, input=spec.name, got=dtype.name, allowed=(bound.name,))
+
+    def _dtype(self, call: Call, type_name: str) -> DType:
+        if type_name in call.types:
+            return call.types[type_name]
+        if type_name.startswith("@"):
+            return to_dtype(call.attributes[type_name[1:]])
+        return BY_NAME[type_name]
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool) or int(value) != float(value):
+        raise ValueError("not an integer")
+    return int(value)
+
+
+def _to_bool(value: Any) -> bool:
+    if isinstance(value, str):
+        return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
+    if value not in (0, 1):
+        raise ValueError("not a truth value")
+    return bool(value)
+
+
+def _items(value: Any) -> list[Any]:
+    """Returns the items of a list, or of text like "1,1", "[1, 1]" or "(1, 1)"; a single number is a list of one."""
+    if isinstance(value, str):
+        text = value.strip()
+        parsed = ast.literal_eval(text if text[:1] in "[(" else f"[{text}]")
+        return list(parsed) if isinstance(parsed, (list, tuple)) else [parsed]
+    return list(value) if hasattr(value, "__iter__") else [value]
+
+
+_COERCE: dict[str, Callable[[Any], Any]] = {
+    "int": _to_int,
+    "float": float,
+    "bool": _to_bool,
+    "string": lambda value: value.decode() if isinstance(value, bytes) else str(value),
+    "dtype": to_dtype,
+    "ints": lambda value: tuple(_to_int(v) for v in _items(value)),
+    "floats": lambda value: tuple(float(v) for v in _items(value)),
+    "strings": lambda value: tuple(str(v) for v in ([value] if isinstance(value, str) else value)),
+}
+
+
+def coerce(op: str, attribute: Attribute, value: Any) -> Any:
+    """Returns the value as the attribute's kind; text such as "1,1" is read as numbers.
+
+    Raises:
+        AttributeValueError: it cannot be read so, or is not among the choices.
+    """
+    try:
+        result = _COERCE[attribute.kind](value)
+    except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, DTypeError) as error:
+        detail = f"{value!r} is not of kind {attribute.kind}"
+        raise AttributeValueError(op, attribute.name, detail, value=value, wanted=f"kind {attribute.kind}") from error
+    if attribute.choices and result not in attribute.choices:
+        wanted = "one of " + ", ".join(map(str, attribute.choices))
+        raise AttributeValueError(op, attribute.name, f"{value!r} is not allowed", value=value, wanted=wanted)
+    return result
+
+
+# Shape rules that many ops share.
+
+
+def broadcast(*shapes: Sequence[int]) -> Shape | None:
+    """Returns the shape that the shapes broadcast to by ONNX's (NumPy's) rule, None when they do not."""
+    rank = max(map(len, shapes))
+    result = [1] * rank
+    for shape in shapes:
+        for axis, extent in enumerate(shape, rank - len(shape)):
+            if extent == 1 or extent == result[axis]:
+                continue
+            if result[axis] != 1:
+                return None
+            result[axis] = extent
+    return tuple(result)
+
+
+def broadcast_shape(call: Call) -> tuple[Shape]:
+    """Shape rule: all inputs broadcast together."""
+    shapes = [d.shape for d in call.inputs if d is not None]
+    result = broadcast(*shapes)
+    if result is None:
+        raise call.error(f"shapes {' and '.join(str(list(s)) for s in shapes)} do not broadcast")
+    return (result,)
+
+
+def same_shape(call: Call) -> tuple[Shape]:
+    """Shape rule: the first output is shaped like the first input."""
+    return (call.desc(0).shape,)
+
+
+def normal_axis(call: Call, axis: int, rank: int, name: str = "axis") -> int:
+    """Returns an axis counted from the front.
+
+    Raises:
+        AttributeValueError: it is outside [-rank, rank).
+    """
+    if not -rank <= axis < max(rank, 1):
+        raise AttributeValueError(
+            call.op, name, f"axis {axis} is outside rank {rank}", value=axis, wanted=f"-{rank} to {rank - 1}"
+        )
+    return axis % rank if rank else 0
+
+
+def normal_axes(call: Call, axes: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ...]:
+    """Returns distinct axes counted from the front, in the order given."""
+    result = tuple(normal_axis(call, axis, rank, name) for axis in axes)
+    if len(set(result)) != len(result):
+        raise AttributeValueError(call.op, name, f"axis named twice in {list(axes)}", value=axes, wanted="distinct axes")
+    return result
+
+
+def element_count(shape: Sequence[int]) -> int:
+    """Returns the number of elements of a shape."""
+    return math.prod(shape)
