@@ -12,6 +12,7 @@ from umd_core.commands import CommandBuffer
 from umd_core.dtypes import DType, dtype
 from umd_core.errors import Status, UmdError
 from umd_core.ir import Graph, Node, TensorDesc
+from umd_core.registry import devices, open_device
 from umd_core.translate import translate
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "Status",
     "TensorDesc",
     "UmdError",
+    "devices",
     "dtype",
+    "open_device",
     "translate",
 ]

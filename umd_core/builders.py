@@ -1,11 +1,21 @@
-"""Builders of whole families of op templates: unary, binary, compare."""
+"""Builders of whole families of op templates: unary, binary, compare, gradients, movement."""
 
 from __future__ import annotations
 
 from umd_core import dtypes
 from umd_core.dtypes import DType
 from umd_core.recorder import Recorder, View
-from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, broadcast_shape, same_shape
+from umd_core.template import (
+    Attribute,
+    Call,
+    Emit,
+    Input,
+    OpTemplate,
+    Result,
+    Shape,
+    broadcast_shape,
+    same_shape,
+)
 
 
 def expression(kernel: str) -> Emit:
@@ -18,7 +28,13 @@ def expression(kernel: str) -> Emit:
 
 
 def unary(
-    name: str, kernel: str, types: tuple[DType, ...], doc: str, *, out: str = "T", attributes: tuple[Attribute, ...] = ()
+    name: str,
+    kernel: str,
+    types: tuple[DType, ...],
+    doc: str,
+    *,
+    out: str = "T",
+    attributes: tuple[Attribute, ...] = (),
 ) -> OpTemplate:
     """Returns an op of one tensor that one expression kernel computes elementwise."""
     return OpTemplate(
@@ -42,3 +58,36 @@ def binary(name: str, kernel: str, types: tuple[DType, ...], doc: str, *, out: s
 def compare(name: str, kernel: str, doc: str, types: tuple[DType, ...] = dtypes.NUMERIC) -> OpTemplate:
     """Returns an op of two tensors whose result is bool."""
     return binary(name, kernel, types, doc, out="bool")
+
+
+def gradient(name: str, kernel: str, second: str, doc: str) -> OpTemplate:
+    """Returns an op that turns dY, the gradient of a result, and `second` into the gradient of the input."""
+    return OpTemplate(
+        name,
+        (Input("dY"), Input(second)),
+        (Result("dX"),),
+        like_gradient,
+        expression(kernel),
+        {"T": dtypes.FLOATS},
+        doc=doc,
+    )
+
+
+def like_gradient(call: Call) -> tuple[Shape]:
+    """Shape rule: both inputs have one shape, and so has the output."""
+    first, second = call.desc(0).shape, call.desc(1).shape
+    if first != second:
+        names = [i.name for i in call.template.inputs]
+        detail = f"has shape {list(second)}, input {names[0]!r} has {list(first)}; equal shapes would be right"
+        raise call.error(detail, input=names[1])
+    return (first,)
+
+
+def no_flops(call: Call) -> int:
+    """Cost of an op that only moves data: 0."""
+    return 0
+
+
+def input_flops(call: Call) -> int:
+    """Cost of an op that does one operation per element of its first input."""
+    return call.desc(0).element_count

@@ -136,6 +136,15 @@ class Nop(NamedTuple):
 Command = Dispatch | Copy | Fill | Update | Barrier | Mark | Nop
 
 
+def refs_of(command: Command) -> tuple[Ref, ...]:
+    """Returns the refs of any command."""
+    if isinstance(command, Dispatch):
+        return command.refs
+    if isinstance(command, Copy):
+        return (command.destination, command.source)
+    return (command.destination,) if isinstance(command, (Fill, Update)) else ()
+
+
 class Event(NamedTuple):
     """Signal number `signal` of the submission fires once `command` is done (kind 3)."""
 
@@ -171,6 +180,18 @@ class DebugInfo(NamedTuple):
     source: str = ""
 
 
+class Newer(NamedTuple):
+    """What a buffer of a later minor version has beyond 1.0; kept verbatim.
+
+    `header` is the header from byte 64 on. `tails` holds, for each section whose records are longer than those of 1.0,
+    (kind, stride, the records' tails one after the other).
+    """
+
+    minor: int
+    header: bytes = b""
+    tails: tuple[tuple[int, int, bytes], ...] = ()
+
+
 @dataclass(slots=True)
 class CommandBuffer:
     """A program: kernels, slots and commands in program order (END is implied).
@@ -185,6 +206,7 @@ class CommandBuffer:
         inputs, outputs: descriptions of the argument slots; they travel beside the bytes.
         aliases: (output index, input index) pairs that share one buffer.
         extra: unknown optional sections, kept verbatim: (kind, flags, stride, bytes).
+        newer: what a later minor version added, None for version 1.0.
         raw: the encoded bytes when they are known.
     """
 
@@ -201,6 +223,7 @@ class CommandBuffer:
     outputs: Sequence[TensorDesc] = ()
     aliases: tuple[tuple[int, int], ...] = ()
     extra: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    newer: Newer | None = None
     raw: bytes | None = None
 
     def __bytes__(self) -> bytes:

@@ -30,7 +30,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 class TensorDesc:
-    """Shape, element type and layout of a tensor. Immutable and hashable.
+    """Shape, element type and layout of a tensor. Hashable: never change one.
 
     Attributes:
         dtype: element type.
@@ -57,27 +57,29 @@ class TensorDesc:
             ShapeError: a negative extent, or strides of another rank.
             LimitError: rank above 8, or 2^63 elements or more.
         """
-        extents = tuple(int(extent) for extent in shape)
+        self.dtype = dtype if type(dtype) is DType else to_dtype(dtype)
+        self.shape = extents = tuple(map(int, shape))
+        if strides is None:
+            self.strides = contiguous_strides(extents)
+        else:
+            self.strides = tuple(map(int, strides))
+            self._check_layout(element_offset)
+        self.element_offset = element_offset
         if len(extents) > MAX_RANK:
             raise LimitError("rank", len(extents), MAX_RANK)
-        if any(extent < 0 for extent in extents):
+        if extents and min(extents) < 0:
             raise ShapeError("TensorDesc", f"negative extent in {list(extents)}", shapes=[extents])
         if math.prod(extents) > MAX_ELEMENTS:
             raise LimitError("element count", math.prod(extents), MAX_ELEMENTS)
-        steps = contiguous_strides(extents) if strides is None else tuple(int(s) for s in strides)
+        self.key = (self.dtype.code, extents, self.strides, element_offset)
+
+    def _check_layout(self, element_offset: int) -> None:
+        extents, steps = self.shape, self.strides
         if len(steps) != len(extents):
             raise ShapeError("TensorDesc", f"{len(steps)} strides for rank {len(extents)}", shapes=[extents, steps])
-        if element_offset + sum((e - 1) * s for e, s in zip(extents, steps, strict=True) if s < 0 < e) < 0:
+        low = sum((e - 1) * s for e, s in zip(extents, steps, strict=True) if s < 0 < e)
+        if element_offset + low < 0:
             raise ShapeError("TensorDesc", "strides and element_offset reach below the buffer", shapes=[extents, steps])
-        self._set(to_dtype(dtype), extents, steps, int(element_offset))
-
-    def _set(self, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], element_offset: int) -> None:
-        assign = object.__setattr__
-        assign(self, "dtype", dtype)
-        assign(self, "shape", shape)
-        assign(self, "strides", strides)
-        assign(self, "element_offset", element_offset)
-        assign(self, "key", (dtype.code, shape, strides, element_offset))
 
     @classmethod
     def of(cls, value: object) -> TensorDesc:
@@ -89,7 +91,7 @@ class TensorDesc:
             return value
         if isinstance(value, np.ndarray):
             size = value.itemsize
-            if any(s % size for s in value.strides):
+            if value.size == 0 or any(s % size for s in value.strides):
                 return cls(value.dtype, value.shape)
             strides = tuple(s // size for s in value.strides)
             offset = sum((1 - e) * s for e, s in zip(value.shape, strides, strict=True) if s < 0 < e)
@@ -99,9 +101,6 @@ class TensorDesc:
             return desc
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
         return cls(array.dtype, array.shape)  # type: ignore[attr-defined]  # duck-typed on purpose
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"TensorDesc is immutable ({name})")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorDesc, (self.dtype.name, self.shape, self.strides, self.element_offset)

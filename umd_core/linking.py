@@ -82,11 +82,9 @@ class Linker:
         inputs = [self._value(node, name) if name else None for name in node.inputs]
         template = OPS.get(node.op)
         values: list[Array | None] = []
-        if template is not None and any(i.static for i in template.inputs):
-            specs = template.inputs
+        if template is not None and template.has_static:
             values = [
-                self._known.get(name) if specs[min(i, len(specs) - 1)].static else None
-                for i, name in enumerate(node.inputs)
+                self._known.get(name) if template.input_spec(i).static else None for i, name in enumerate(node.inputs)
             ]
         wanted = tuple([bool(name) for name in node.outputs])
         wished = tuple([layouts.get(name) for name in node.outputs]) if layouts else ()
@@ -152,10 +150,9 @@ class Linker:
         becomes: dict[int, int] = {}
         dropped: set[int] = set()
         late: list[tuple[Output, View, int]] = []
-        for index, output in enumerate(graph.outputs):
-            view = self._values.get(output.value)
-            if view is None:
-                view = self._value(Node(f"output {index}", (), ()), output.value)
+        views = [self._value(Node(f"output {i}", (), ()), output.value) for i, output in enumerate(graph.outputs)]
+        viewed = {view.buffer for view in views}
+        for index, (output, view) in enumerate(zip(graph.outputs, views, strict=True)):
             desc = self._output_desc(output, view)
             linked.outputs.append(desc)
             slot = len(graph.inputs) + index
@@ -167,7 +164,7 @@ class Linker:
                     continue
             if view.buffer in becomes or not self._may_become(view, desc):
                 late.append((output, view, slot))
-            elif source < 0 or self._may_overwrite(view.buffer, source, uses, dropped):
+            elif source < 0 or (source not in viewed and self._may_overwrite(view.buffer, source, uses, dropped)):
                 becomes[view.buffer] = slot
             else:
                 late.append((output, view, slot))
@@ -180,8 +177,7 @@ class Linker:
             ]
             for buffer in becomes:
                 linked.transients.pop(buffer, None)
-        for output, view, slot in late:
-            self._copy_out(output, view, slot, becomes)
+        self._copy_all_out(late, becomes)
 
     def _output_desc(self, output: Output, view: View) -> TensorDesc:
         if output.desc is None:
@@ -253,19 +249,43 @@ class Linker:
         for copy, source in moved.items():
             becomes[copy] = becomes.get(source, source)
 
+    def _copy_all_out(self, late: list[tuple[Output, View, int]], becomes: dict[int, int]) -> None:
+        """Appends the copies into argument buffers: those that overwrite an input last, its own bytes read first."""
+        same = self._linked.same
+        overwriting = []
+        for output, view, slot in late:
+            if slot not in same:
+                self._copy_out(output, view, slot, becomes)
+                continue
+            if view.buffer in same.values():
+                staged = View(self._next, view.dtype, view.shape, contiguous_strides(view.shape))
+                self._linked.transients[self._next] = view.size * view.dtype.size
+                self._next += 1
+                self._copy(output, view, staged)
+                view = staged
+            overwriting.append((output, view, slot))
+        for output, view, slot in overwriting:
+            self._copy_out(output, view, slot, becomes)
+
     def _copy_out(self, output: Output, view: View, slot: int, becomes: dict[int, int]) -> None:
         """Appends the copy of a value into its argument buffer."""
         desc = self._linked.outputs[slot - len(self._graph.inputs)]
-        if desc.element_count == 0:
-            return
         view = View(becomes.get(view.buffer, view.buffer), view.dtype, view.shape, view.strides, view.offset)
-        target = View(slot, desc.dtype, desc.shape, desc.strides, desc.element_offset)
+        self._copy(output, view, View(slot, desc.dtype, desc.shape, desc.strides, desc.element_offset))
+
+    def _copy(self, output: Output, view: View, target: View) -> None:
+        """Appends a copy, of bytes where both sides are dense."""
+        if 0 in view.shape:
+            return
         number = len(self._linked.debug)
         self._linked.debug.append(DebugInfo("output", output.value, ""))
         if is_dense(view) and is_dense(target):
-            size = desc.dtype.size
-            length = desc.element_count * size
-            refs = ((slot, WRITE, target.offset * size, length), (view.buffer, READ, view.offset * size, length))
+            size = view.dtype.size
+            length = view.size * size
+            refs = (
+                (target.buffer, WRITE, target.offset * size, length),
+                (view.buffer, READ, view.offset * size, length),
+            )
             self._linked.steps.append(LinkedStep(CopyBytes(refs, False), refs, number))
             return
         recorder = Recorder((), supports=self._recipes.supports)
@@ -316,7 +336,7 @@ def overwrites_exactly(linked: LinkedStep, written: int, read: int) -> bool:
 
 
 def _same_layout(view: View, desc: TensorDesc) -> bool:
-    return all(
+    return view.strides == desc.strides or all(
         extent == 1 or a == b for extent, a, b in zip(view.shape, view.strides, desc.strides, strict=True)
     )
 

@@ -17,7 +17,7 @@ from umd_core.commands import READ, WRITE
 from umd_core.dtypes import DType
 from umd_core.errors import LimitError, UnsupportedError
 from umd_core.ir import Array, TensorDesc, contiguous_strides
-from umd_core.kernels import BY_NAME, RANK_CLASSES, Geometry, KernelRecord
+from umd_core.kernels import BY_NAME, RANK_CLASSES, Geometry, KernelRecord, KernelRow
 
 Supports = Callable[[str, tuple[DType, ...]], bool]
 _ACCESS = {"r": READ, "w": WRITE, "rw": READ | WRITE}
@@ -54,11 +54,10 @@ class View:
     def expand(self, shape: Sequence[int]) -> View:
         """Returns the view broadcast to a shape (stride 0 where it repeats)."""
         lead = len(shape) - len(self.shape)
-        own = ((1,) * lead + self.shape, (0,) * lead + self.strides)
-        strides = tuple(
-            0 if extent == 1 and wanted != 1 else stride for extent, stride, wanted in zip(*own, shape, strict=True)
-        )
-        return View(self.buffer, self.dtype, tuple(shape), strides, self.offset)
+        strides = [0] * lead
+        for extent, stride, wanted in zip(self.shape, self.strides, shape[lead:], strict=True):
+            strides.append(0 if extent == 1 and wanted != 1 else stride)
+        return View(self.buffer, self.dtype, tuple(shape), tuple(strides), self.offset)
 
     def slice(self, axis: int, start: int, count: int, step: int = 1) -> View:
         """Returns `count` elements along an axis from `start` on, `step` apart (negative goes backwards)."""
@@ -183,8 +182,9 @@ class Recorder:
         """Returns a view of a new buffer; row-major unless strides are given."""
         shape = tuple(shape)
         steps = contiguous_strides(shape) if strides is None else strides
-        view = View(self._next, dtype, shape, steps)
-        span = 0 if 0 in shape else 1 + sum((e - 1) * s for e, s in zip(shape, steps, strict=True))
+        reaches = [] if 0 in shape else [(extent - 1) * step for extent, step in zip(shape, steps, strict=True)]
+        view = View(self._next, dtype, shape, steps, -sum(reach for reach in reaches if reach < 0))
+        span = 0 if 0 in shape else 1 + sum(map(abs, reaches))
         self.sizes[self._next] = span * dtype.size
         self._next += 1
         return view
@@ -227,11 +227,8 @@ class Recorder:
         shape = out.shape
         strides = [v.strides if v.shape == shape else v.expand(shape).strides for v in views]
         extents, strides = coalesce(shape, strides)
-        bound: dict[str, DType] = {}
-        for operand, view in zip(row.operands, views, strict=True):
-            bound.setdefault(operand.type, view.dtype)
-        types = tuple(bound[t] for t, _ in row.types)
-        self._record(row.name, types, [extents], list(zip(views, strides, strict=True)), ())
+        types = tuple([views[i].dtype for i in row.type_operands])
+        self._record(row, types, [extents], list(zip(views, strides, strict=True)), ())
         return out
 
     def copy(self, source: View, out: View) -> View:
@@ -331,12 +328,9 @@ class Recorder:
         """
         row = BY_NAME[kernel]
         views = [operands[o.name] for o in row.operands]
-        if any(0 in v.shape for o, v in zip(row.operands, views, strict=True) if o.writes):
+        if all(0 in v.shape for o, v in zip(row.operands, views, strict=True) if o.writes):
             return
-        bound: dict[str, DType] = {}
-        for operand, view in zip(row.operands, views, strict=True):
-            bound.setdefault(operand.type, view.dtype)
-        types = tuple(bound[t] for t, _ in row.types)
+        types = tuple([views[i].dtype for i in row.type_operands])
         if self._must_decompose(kernel, types):
             self._decompositions[kernel](self, dict(extents), dict(operands), dict(fields or {}))
             return
@@ -357,7 +351,7 @@ class Recorder:
             for name in operand.box:
                 strides[i].extend(parts[operand.name][name])
         flat = _flat_fields(row, fields or {})
-        self._record(kernel, types, merged, list(zip(views, map(tuple, strides), strict=True)), flat)
+        self._record(row, types, merged, list(zip(views, map(tuple, strides), strict=True)), flat)
 
     def _must_decompose(self, kernel: str, types: tuple[DType, ...]) -> bool:
         if self._supports is None or self._supports(kernel, types):
@@ -372,20 +366,18 @@ class Recorder:
 
     def _record(
         self,
-        kernel: str,
+        row: KernelRow,
         types: tuple[DType, ...],
         extents: Sequence[tuple[int, ...]],
         operands: Sequence[tuple[View, tuple[int, ...]]],
         fields: Sequence[Any],
     ) -> None:
         """Packs one launch; `extents` are per row extent, strides per operand in box order."""
-        row = BY_NAME[kernel]
-        if self._supports is not None and not self._supports(kernel, types):
-            raise UnsupportedError(
-                "the device does not have it", kernel=kernel, types=tuple(t.name for t in types)
-            )
+        if self._supports is not None and not self._supports(row.name, types):
+            names = tuple(t.name for t in types)
+            raise UnsupportedError("the device does not have it", kernel=row.name, types=names)
         lengths = {e.size: len(v) for e, v in zip(row.extents, extents, strict=True) if e.size}
-        record = row.record(types, tuple(lengths[name] for name, _ in row.sizes))
+        record = row.record(types, tuple([lengths[name] for name, _ in row.sizes]))
         flat: list[Any] = list(record.sizes)
         for extent in extents:
             flat += extent
@@ -401,8 +393,8 @@ class Recorder:
                     low += reach * stride
                 else:
                     high += reach * stride
-            if empty:
-                low, high = 0, -1
+            if empty:  # its strides do not matter, and those of huge neighbours may be beyond any number
+                low, high, strides = 0, -1, (0,) * len(strides)
             size = box.dtype.size
             refs.append(
                 (view.buffer, _ACCESS[box.operand.access], (view.offset + low) * size, (high - low + 1) * size)
@@ -455,21 +447,24 @@ def coalesce(
     Raises:
         LimitError: more than 8 axes remain.
     """
-    extents: list[int] = []
-    merged: list[list[int]] = [[] for _ in strides]
-    for axis, extent in enumerate(shape):
+    if 0 in shape:  # nothing to visit, and the other extents' product may be beyond any number
+        return (0,), [(0,)] * len(strides)
+    columns: list[list[int]] = []  # extent, then each operand's stride
+    for column in zip(shape, *strides, strict=True):
+        extent = column[0]
         if extent == 1:
             continue
-        if extents and all(m[-1] == s[axis] * extent for m, s in zip(merged, strides, strict=True)):
-            extents[-1] *= extent
-            for m, s in zip(merged, strides, strict=True):
-                m[-1] = s[axis]
-            continue
-        extents.append(extent)
-        for m, s in zip(merged, strides, strict=True):
-            m.append(s[axis])
-    rank = len(extents)
+        if columns:
+            last = columns[-1]
+            if all([a == b * extent for a, b in zip(last[1:], column[1:], strict=True)]):
+                columns[-1] = [last[0] * extent, *column[1:]]
+                continue
+        columns.append(list(column))
+    rank = len(columns)
     if rank > RANK_CLASSES[-1]:
         raise LimitError("rank after merging axes", rank, RANK_CLASSES[-1])
-    pad = next(c for c in RANK_CLASSES if c >= rank) - rank
-    return (1,) * pad + tuple(extents), [(0,) * pad + tuple(m) for m in merged]
+    pad = 1 - rank if rank <= 1 else 4 - rank if rank <= 4 else 8 - rank
+    if not columns:
+        return (1,), [(0,)] * len(strides)
+    merged = list(zip(*columns, strict=True))
+    return (1,) * pad + merged[0], [(0,) * pad + own for own in merged[1:]]

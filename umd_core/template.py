@@ -6,10 +6,13 @@ An op is a value, `OpTemplate`. Adding one that existing kernels can serve touch
 from __future__ import annotations
 
 import ast
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from umd_core.dtypes import BY_NAME, DType
 from umd_core.dtypes import dtype as to_dtype
@@ -47,7 +50,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute: kind is one of int, float, bool, string, dtype, ints, floats, strings."""
+    """An attribute: kind is one of int, float, number, bool, string, dtype, ints, floats, strings, tensor.
+
+    A number is an int, a float or a bool and stays what it is; a tensor is a NumPy array.
+    """
 
     name: str
     kind: str
@@ -96,13 +102,17 @@ class Call:
         """Returns the description of an input that is there."""
         desc = self.inputs[index] if index < len(self.inputs) else None
         if desc is None:
-            name = self.template.inputs[min(index, len(self.template.inputs) - 1)].name
+            name = self.template.input_spec(index).name
             raise InputCountError(self.op, len(self.inputs), index + 1, index + 1, f"inputs ({name} is missing)")
         return desc
 
     def has(self, index: int) -> bool:
         """Returns whether an optional input was given."""
         return index < len(self.inputs) and self.inputs[index] is not None
+
+    def wants(self, index: int) -> bool:
+        """Returns whether an output is used."""
+        return index < len(self.wanted) and self.wanted[index]
 
     def static(self, index: int) -> Array | None:
         """Returns the value of a static input, None when it was left out."""
@@ -130,7 +140,7 @@ The views are those of the inputs in order; a left-out optional input is the fal
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpTemplate:
     """An op of the op table.
 
@@ -161,12 +171,24 @@ class OpTemplate:
         """ "ai.onnx", or "umd" for what ONNX lacks."""
         return "umd" if self.name.startswith("umd.") else "ai.onnx"
 
+    @functools.cached_property
     def input_counts(self) -> tuple[int, int]:
-        """Returns the least and the largest number of inputs."""
+        """The least and the largest number of inputs."""
         least = sum(not i.optional and not i.variadic for i in self.inputs)
         if any(i.variadic for i in self.inputs):
             return max(least, 1), MANY
         return least, len(self.inputs)
+
+    @functools.cached_property
+    def has_static(self) -> bool:
+        """Whether some input's value must be known at translation."""
+        return any(i.static for i in self.inputs)
+
+    def input_spec(self, index: int) -> Input:
+        """Returns the signature's entry for an input; the last one stands for all that follow."""
+        if not self.inputs:
+            raise InputCountError(self.name, index + 1, 0, 0)
+        return self.inputs[index] if index < len(self.inputs) else self.inputs[-1]
 
     def call(
         self,
@@ -188,7 +210,7 @@ class OpTemplate:
         if len(shapes) > len(results):
             results = results + (results[-1],) * (len(shapes) - len(results))
         call.outputs = tuple(
-            TensorDesc(self._dtype(call, result.type), shape) for result, shape in zip(results, shapes, strict=False)
+            [TensorDesc(self._dtype(call, result.type), shape) for result, shape in zip(results, shapes, strict=False)]
         )
         return call
 
@@ -199,6 +221,8 @@ class OpTemplate:
         return flops, sum(d.element_count * d.dtype.size for d in moved)
 
     def _complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        if not self.attributes and not given:
+            return {}
         schema = {a.name: a for a in self.attributes}
         for name, value in given.items():
             if name not in schema:
@@ -216,12 +240,12 @@ class OpTemplate:
         return complete
 
     def _check_inputs(self, call: Call) -> None:
-        least, most = self.input_counts()
+        least, most = self.input_counts
         count = len(call.inputs)
         if not least <= count <= most:
             raise InputCountError(self.name, count, least, most)
         for index, desc in enumerate(call.inputs):
-            spec = self.inputs[min(index, len(self.inputs) - 1)]
+            spec = self.input_spec(index)
             if desc is None:
                 if not (spec.optional or spec.variadic):
                     raise InputCountError(self.name, count, least, most, f"inputs ({spec.name} is missing)")
@@ -270,6 +294,23 @@ def _to_bool(value: Any) -> bool:
     return bool(value)
 
 
+def _to_number(value: Any) -> int | float:
+    if isinstance(value, str):
+        text = value.strip().lower()
+        value = int(text) if text.lstrip("+-").isdigit() else float(text)
+    if hasattr(value, "item"):
+        value = value.item()
+    if not isinstance(value, (int, float)):
+        raise TypeError("not a number")
+    return value
+
+
+def _to_tensor(value: Any) -> Array:
+    array = np.asarray(value)
+    to_dtype(array.dtype)
+    return array
+
+
 def _items(value: Any) -> list[Any]:
     """Returns the items of a list, or of text like "1,1", "[1, 1]" or "(1, 1)"; a single number is a list of one."""
     if isinstance(value, str):
@@ -282,12 +323,14 @@ def _items(value: Any) -> list[Any]:
 _COERCE: dict[str, Callable[[Any], Any]] = {
     "int": _to_int,
     "float": float,
+    "number": _to_number,
     "bool": _to_bool,
     "string": lambda value: value.decode() if isinstance(value, bytes) else str(value),
     "dtype": to_dtype,
     "ints": lambda value: tuple(_to_int(v) for v in _items(value)),
     "floats": lambda value: tuple(float(v) for v in _items(value)),
     "strings": lambda value: tuple(str(v) for v in ([value] if isinstance(value, str) else value)),
+    "tensor": _to_tensor,
 }
 
 

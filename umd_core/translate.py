@@ -23,7 +23,7 @@ from umd_core.commands import (
     SlotKind,
 )
 from umd_core.dependencies import Hazards
-from umd_core.dtypes import DType
+from umd_core.dtypes import DType, int64
 from umd_core.errors import AttributeValueError, InputCountError
 from umd_core.ir import Graph, TensorDesc
 from umd_core.kernels import KernelRecord
@@ -32,6 +32,7 @@ from umd_core.memory import Transient, plan
 from umd_core.ops import op_template
 from umd_core.recipes import CAPACITY, Recipes, freeze
 from umd_core.recorder import CopyBytes, Launch
+from umd_core.template import OpTemplate
 
 MAX_DEPS = 32
 _CONSTANT_ALIGNMENT = 8
@@ -64,7 +65,9 @@ class Translator:
         except AttributeError:
             key = None
         if key is None:
-            key = (name, freeze(attributes) if attributes else (), *[_input_key(x) for x in inputs])
+            template = op_template(name)
+            keys = [_input_key(x, static=template.input_spec(i).static) for i, x in enumerate(inputs)]
+            key = (name, freeze(attributes), *keys) if attributes else (name, *keys)
         found = self._single.get(key)
         if found is None:
             found = self._translate_op(name, inputs, attributes or {})
@@ -86,13 +89,12 @@ class Translator:
         return _Assembler(graph, linked).assemble()
 
 
-def _input_key(value: Any) -> Any:
+def _input_key(value: Any, *, static: bool) -> Any:
     if value is None:
         return None
-    if isinstance(value, TensorDesc):
-        return value.key
-    if isinstance(value, np.ndarray) and value.size <= 64 and value.dtype.kind in "iub":
-        return (TensorDesc.of(value).key, value.tobytes())
+    if static and not isinstance(value, TensorDesc):
+        array = np.asarray(value)
+        return (array.dtype.str, array.shape, array.tobytes())
     return TensorDesc.of(value).key
 
 
@@ -106,11 +108,11 @@ def op_graph(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) ->
     graph = Graph(name)
     rest = dict(attributes)
     names: list[str] = []
-    least, most = template.input_counts()
+    least, most = template.input_counts
     if len(inputs) > most:
         raise InputCountError(name, len(inputs), least, most)
     for index, value in enumerate(inputs):
-        spec = template.inputs[min(index, len(template.inputs) - 1)]
+        spec = template.input_spec(index)
         if value is None:
             names.append("")
         elif spec.static:
@@ -122,27 +124,37 @@ def op_graph(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) ->
         else:
             label = f"{spec.name}_{index}" if spec.variadic else spec.name
             names.append(graph.input(label, TensorDesc.of(value)))
-    for index, spec in enumerate(template.inputs):
-        if spec.static and spec.name in rest and spec.name not in {a.name for a in template.attributes}:
-            names += [""] * (index + 1 - len(names))
-            dtype = np.int64 if "int64" in {d.name for d in template.types.get(spec.type, ())} or spec.type == "int64" else None
-            value = rest.pop(spec.name)
-            names[index] = graph.constant(np.asarray(value, dtype), spec.name)
-    count = _result_count(template, rest, names, graph)
-    outputs = tuple(template.results[min(i, len(template.results) - 1)].name + (f"_{i}" if i else "") for i in range(count))
+    if template.has_static and rest:
+        _static_attributes(template, rest, names, graph)
+    outputs = _result_names(template, rest, names, graph)
     graph.add(name, names, rest, outputs=outputs)
     for output in outputs:
         graph.output(output)
     return graph
 
 
-def _result_count(template: Any, attributes: Mapping[str, Any], names: Sequence[str], graph: Graph) -> int:
-    """Returns how many outputs a single op has: all that are not optional; a variadic result as its shape rule says."""
-    if not template.results[-1].variadic:
-        return max(1, sum(not r.optional for r in template.results))
+def _static_attributes(template: OpTemplate, rest: dict[str, Any], names: list[str], graph: Graph) -> None:
+    """Moves static inputs that were given as attributes into the graph's constants."""
+    schema = {a.name for a in template.attributes}
+    for index, spec in enumerate(template.inputs):
+        if spec.static and spec.name in rest and spec.name not in schema:
+            names += [""] * (index + 1 - len(names))
+            integer = spec.type == "int64" or int64 in template.types.get(spec.type, ())
+            value = np.asarray(rest.pop(spec.name), np.int64 if integer else None)
+            names[index] = graph.constant(value, spec.name)
+
+
+def _result_names(
+    template: OpTemplate, attributes: Mapping[str, Any], names: Sequence[str], graph: Graph
+) -> tuple[str, ...]:
+    """Returns a name for each result of a single op: all that are not optional; a variadic one as the shapes say."""
+    results = template.results
+    if not results[-1].variadic:
+        return tuple([r.name for r in results if not r.optional]) or (results[0].name,)
     descs = [TensorDesc.of(graph.constants[n]) if n in graph.constants else graph.inputs.get(n) for n in names]
     values = [graph.constants.get(n) for n in names]
-    return len(template.call(descs, attributes, values).outputs)
+    count = len(template.call(descs, attributes, values).outputs)
+    return tuple(f"{results[-1].name}_{i}" for i in range(count))
 
 
 _TRANSLATORS: dict[int, Translator] = {}
@@ -211,7 +223,7 @@ class _Assembler:
         for slot in linked.arguments:
             place[slot] = (slot, 0)
         uses = Uses(linked.steps)
-        numbers = [b for b in linked.transients if b in uses.first_use]
+        numbers = [b for b in linked.transients if b in uses.first_use] if linked.transients else []
         slot = len(linked.arguments)
         if numbers:
             index_of = {b: i for i, b in enumerate(numbers)}

@@ -88,6 +88,7 @@ _NUMERIC, _FLOATS, _ALL, _BOOL = dtypes.NUMERIC, dtypes.FLOATS, dtypes.ALL, dtyp
 _BITS = dtypes.INTEGERS
 _SQRT_HALF, _SQRT_2_OVER_PI = "0.7071067811865476", "0.7978845608028654"
 _INV_SQRT_2PI = "0.3989422804014327"
+_GELU_INNER = f"x x x mul x mul 0.044715 mul add {_SQRT_2_OVER_PI} mul"
 
 ROWS: tuple[KernelRow, ...] = (
     _unary("copy", _ALL, "x"),
@@ -118,7 +119,7 @@ ROWS: tuple[KernelRow, ...] = (
     _unary(
         "gelu_tanh",
         _FLOATS,
-        f"x 0.5 mul x x x mul x mul 0.044715 mul add {_SQRT_2_OVER_PI} mul tanh 1 add mul",
+        f"x 0.5 mul {_GELU_INNER} tanh 1 add mul",
         tolerance=64.0,
     ),
     # gradients: `dy` is the gradient of the result, `x` or `y` what the forward op took or gave
@@ -131,6 +132,15 @@ ROWS: tuple[KernelRow, ...] = (
         {"T": _FLOATS},
         {"dy": "T", "x": "T", "out": "T"},
         64.0,
+    ),
+    _row(
+        "gelu_tanh_grad",
+        f"{_GELU_INNER} tanh 1 add 0.5 mul "
+        f"1 {_GELU_INNER} tanh {_GELU_INNER} tanh mul sub x 0.5 mul mul "
+        f"x x mul 0.134145 mul 1 add {_SQRT_2_OVER_PI} mul mul add dy mul",
+        {"T": _FLOATS},
+        {"dy": "T", "x": "T", "out": "T"},
+        256.0,
     ),
     _row("multiply_add", "a b mul c add", {"T": _NUMERIC}, {"a": "T", "b": "T", "c": "T", "out": "T"}),
 )

@@ -211,7 +211,8 @@ POOLING = (
     _pool(
         "max_pool_kernel",
         (Operand("x", "r", "T", _POOL_X), Operand("y", "w", "T", _POOL_Y)),
-        "y[n, o] = largest x[n, i] in the window, i = o · window_stride - pad + k · dilation inside the input; NaN wins",
+        "y[n, o] = largest x[n, i] in the window, i = o · window_stride - pad + k · dilation inside the input; NaN wins; "
+        "-inf where the window holds no element",
     ),
     _pool(
         "max_pool_index_kernel",
@@ -220,13 +221,14 @@ POOLING = (
             Operand("y", "w", "T", _POOL_Y),
             Operand("index", "w", "int64", _POOL_Y),
         ),
-        "as max_pool_kernel; index[n, o] = row-major position within the input plane of the first largest element",
+        "as max_pool_kernel; index[n, o] = row-major position within the input plane of the first largest element, 0 "
+        "where the window holds none",
     ),
     _pool(
         "average_pool_kernel",
         (Operand("x", "r", "T", _POOL_X), Operand("y", "w", "T", _POOL_Y)),
         "y[n, o] = sum of the window's x[n, i] inside the input / count; count is those elements, or with count_pad 1 "
-        "the window's elements within the input padded by pads and pads_end",
+        "the window's elements within the input padded by pads and pads_end; 0 where the window holds no element",
         _COUNT_PAD,
     ),
     _pool(
@@ -247,11 +249,12 @@ def _by_row(
     mathematics: str,
     fields: tuple[Field, ...] = (),
     alias: tuple[tuple[str, str], ...] = (),
+    types: tuple[tuple[str, tuple[dtypes.DType, ...]], ...] = _F,
 ) -> KernelRow:
     return KernelRow(
         name=name,
         family="rows",
-        types=_F,
+        types=types,
         extents=_ROWS,
         operands=operands,
         fields=fields,
@@ -298,13 +301,14 @@ ROW_KERNELS = (
         (
             _whole("x"),
             _whole("y", "w"),
-            Operand("mean", "w", "float32", ("outer",)),
-            Operand("rstd", "w", "float32", ("outer",)),
+            Operand("mean", "w", "S", ("outer",)),
+            Operand("rstd", "w", "S", ("outer",)),
         ),
         "mean[o] = mean of x[o, :]; rstd[o] = 1 / sqrt(mean of (x[o, :] - mean[o])² + epsilon); "
-        "y[o, i] = (x[o, i] - mean[o]) · rstd[o]; computed in float32, or float64 for float64",
+        "y[o, i] = (x[o, i] - mean[o]) · rstd[o]; computed in float64 where T or S is that, else in float32",
         fields=(Field("epsilon", "f64", patchable=True),),
         alias=(("y", "x"),),
+        types=(*_F, ("S", (dtypes.float32, dtypes.float64))),
     ),
 )
 

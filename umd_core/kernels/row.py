@@ -65,7 +65,7 @@ class Field:
     size: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KernelRow:
     """A row of the kernel table.
 
@@ -124,6 +124,11 @@ class KernelRow:
     def digest(self) -> int:
         """First 8 bytes of SHA-256 of `canonical`, little-endian."""
         return int.from_bytes(hashlib.sha256(self.canonical.encode()).digest()[:8], "little")
+
+    @functools.cached_property
+    def type_operands(self) -> tuple[int, ...]:
+        """For each type parameter, the index of the first operand that has it."""
+        return tuple(next(i for i, o in enumerate(self.operands) if o.type == name) for name, _ in self.types)
 
     def field_types(self) -> list[tuple[str, str]]:
         """Returns (name, type) of every parameter in order; an array's type is like `u64[rank]`."""
@@ -186,10 +191,11 @@ class KernelRecord:
         size: bytes of the block.
         boxes: one per operand.
         padding: (offset, length) of the block's padding, which is zero.
+        index_of: for each parameter its first index in the flat block, and its length (None: a single number).
     """
 
     __slots__ = (
-        "_index", "boxes", "bound", "columns", "extent_at", "grid", "key", "padding", "patchable",
+        "boxes", "bound", "columns", "extent_at", "grid", "index_of", "key", "padding", "patchable",
         "row", "size", "sizes", "struct", "types", "work",
     )  # fmt: skip
 
@@ -204,7 +210,7 @@ class KernelRecord:
     def _lay_out(self, lengths: Mapping[str, int]) -> None:
         """Places the fields by natural C alignment."""
         fmt, at, index = "<", 0, 0
-        self._index: dict[str, tuple[int, int | None]] = {}
+        self.index_of: dict[str, tuple[int, int | None]] = {}
         padding, columns = [], []
         patchable = {f.name for f in self.row.fields if f.patchable}
         self.patchable: frozenset[int]
@@ -218,7 +224,7 @@ class KernelRecord:
                 padding.append((at, gap))
                 fmt += f"{gap}x"
                 at += gap
-            self._index[name] = (index, count)
+            self.index_of[name] = (index, count)
             columns += [(f"c{index + i}", "<" + base[0] + str(size), at + i * size) for i in range(count or 1)]
             if count is None or count:
                 fmt += f"{1 if count is None else count}{code}"
@@ -244,16 +250,16 @@ class KernelRecord:
     def _find_boxes(self, lengths: Mapping[str, int]) -> None:
         self.extent_at: dict[str, tuple[int, ...]] = {}
         for extent in self.row.extents:
-            first, count = self._index[extent.name]
+            first, count = self.index_of[extent.name]
             self.extent_at[extent.name] = tuple(range(first, first + (1 if count is None else count)))
         boxes = []
         for operand in self.row.operands:
             pairs: tuple[tuple[int, int], ...] = ()
             if operand.box:
-                first = self._index[f"{operand.name}_strides"][0]
+                first = self.index_of[f"{operand.name}_strides"][0]
                 extents = tuple(itertools.chain.from_iterable(self.extent_at[name] for name in operand.box))
                 pairs = tuple(zip(extents, range(first, first + len(extents)), strict=True))
-            offset = self._index[f"{operand.name}_offset"][0]
+            offset = self.index_of[f"{operand.name}_offset"][0]
             boxes.append(Box(operand, self.dtype(operand.type), offset, pairs))
         self.boxes = tuple(boxes)
         groups = self.row.work or (tuple(e.name for e in self.row.extents),)
@@ -278,7 +284,7 @@ class KernelRecord:
     def flatten(self, parameters: Mapping[str, Any]) -> list[Any]:
         """Returns the parameters as the flat sequence that `struct` packs."""
         flat: list[Any] = list(self.sizes)
-        for name, (index, count) in self._index.items():
+        for name, (index, count) in self.index_of.items():
             if index < len(self.sizes):
                 continue
             if count is None:
@@ -290,7 +296,7 @@ class KernelRecord:
     def unpack(self, block: bytes | memoryview) -> dict[str, Any]:
         """Returns the parameters by name; arrays as tuples."""
         flat = self.struct.unpack(block)
-        return {name: flat[i] if n is None else flat[i : i + n] for name, (i, n) in self._index.items()}
+        return {name: flat[i] if n is None else flat[i : i + n] for name, (i, n) in self.index_of.items()}
 
     def views(self, block: bytes | memoryview) -> list[OperandView]:
         """Returns, per operand, the strided box that a launch with this block works on."""
@@ -308,10 +314,10 @@ class KernelRecord:
 
     def windows(self, flat: Flat) -> list[Any]:
         """Returns, per spatial axis of a windowed kernel, a bound on |input position| in float64."""
-        if "window_strides" not in self._index:
+        if "window_strides" not in self.index_of:
             return []
-        first = {name: self._index[name][0] for name in ("window_strides", "dilations", "pads")}
-        ends = self._index.get("pads_end", (None, None))[0]
+        first = {name: self.index_of[name][0] for name in ("window_strides", "dilations", "pads")}
+        ends = self.index_of.get("pads_end", (None, None))[0]
         bounds = []
         for axis, (out, kernel) in enumerate(zip(self.extent_at["output"], self.extent_at["kernel"], strict=True)):
             bound = 1.0 * flat[out] * flat[first["window_strides"] + axis] + abs(1.0 * flat[first["pads"] + axis])

@@ -1,0 +1,66 @@
+"""Shapes, dtypes and costs of a graph, without translating it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from umd_core.errors import UndefinedValueError
+from umd_core.ir import Graph, Node, TensorDesc
+from umd_core.ops import op_template
+from umd_core.template import Call
+
+
+class Cost(NamedTuple):
+    """Floating-point operations, and bytes when every operand is read or written once."""
+
+    flops: int
+    bytes: int
+
+
+def infer(graph: Graph) -> dict[str, TensorDesc]:
+    """Returns the description of every value of the graph by name; contiguous except for the inputs.
+
+    Raises:
+        UmdError: an op refuses its inputs.
+    """
+    descs = _known(graph)
+    for node in graph.nodes:
+        _define(descs, node, _call(graph, descs, node))
+    return descs
+
+
+def costs(graph: Graph) -> list[tuple[Node, Cost]]:
+    """Returns each node with its cost, in program order."""
+    descs = _known(graph)
+    result = []
+    for node in graph.nodes:
+        call = _call(graph, descs, node)
+        _define(descs, node, call)
+        result.append((node, Cost(*call.template.cost(call))))
+    return result
+
+
+def total_cost(graph: Graph) -> Cost:
+    """Returns the sum over all nodes."""
+    each = [cost for _, cost in costs(graph)]
+    return Cost(sum(c.flops for c in each), sum(c.bytes for c in each))
+
+
+def _known(graph: Graph) -> dict[str, TensorDesc]:
+    constants = {name: TensorDesc(value.dtype, value.shape) for name, value in graph.constants.items()}
+    return {**constants, **graph.inputs}
+
+
+def _call(graph: Graph, descs: dict[str, TensorDesc], node: Node) -> Call:
+    for name in node.inputs:
+        if name and name not in descs:
+            raise UndefinedValueError(node.op, name)
+    inputs = [descs[name] if name else None for name in node.inputs]
+    values = [graph.constants.get(name) for name in node.inputs]
+    return op_template(node.op).call(inputs, node.attributes, values, [bool(name) for name in node.outputs])
+
+
+def _define(descs: dict[str, TensorDesc], node: Node, call: Call) -> None:
+    for name, desc in zip(node.outputs, call.outputs, strict=False):
+        if name:
+            descs[name] = desc

@@ -1,0 +1,31 @@
+"""Cast: the same numbers as another dtype."""
+
+from __future__ import annotations
+
+from umd_core.dtypes import ALL
+from umd_core.recorder import Recorder, View
+from umd_core.template import Attribute, Call, Input, OpTemplate, Result, same_shape
+
+
+def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> View:
+    view = views[0]
+    return view if view.dtype is call.outputs[0].dtype else recorder.copy(view, recorder.out(call))
+
+
+TEMPLATES = (
+    OpTemplate(
+        "Cast",
+        (Input("input"),),
+        (Result("output", "@to"),),
+        same_shape,
+        _emit,
+        {"T": ALL},
+        (
+            Attribute("to", "dtype", required=True),
+            Attribute("saturate", "bool", True),
+            Attribute("round_mode", "string", "up"),
+        ),
+        doc="input as dtype to. Floats become integers toward zero, saturating, NaN as 0; integers wrap; to bool is "
+        "!= 0. saturate and round_mode concern 8-bit floats only, which are not supported.",
+    ),
+)

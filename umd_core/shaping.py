@@ -1,0 +1,65 @@
+"""Steps that ops and decompositions share: axes split and added, outputs written in another shape, wide floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from umd_core.dtypes import DType, float32, float64
+from umd_core.ir import contiguous_strides
+from umd_core.recorder import Recorder, View
+
+
+def split_axis(view: View, axis: int, outer: int) -> View:
+    """Returns the view with `axis` replaced by (outer, extent // outer)."""
+    extent, stride = view.shape[axis], view.strides[axis]
+    inner = extent // outer if outer else 0
+    shape = (*view.shape[:axis], outer, inner, *view.shape[axis + 1 :])
+    strides = (*view.strides[:axis], stride * inner, stride, *view.strides[axis + 1 :])
+    return View(view.buffer, view.dtype, shape, strides, view.offset)
+
+
+def trailing(view: View, count: int) -> View:
+    """Returns the view with `count` axes of extent 1 appended, so that it broadcasts over axes that follow."""
+    shape, strides = view.shape + (1,) * count, view.strides + (0,) * count
+    return View(view.buffer, view.dtype, shape, strides, view.offset)
+
+
+def without_trailing(view: View, count: int) -> View:
+    """Returns the view without its last `count` axes, which have extent 1."""
+    kept = view.rank - count
+    return View(view.buffer, view.dtype, view.shape[:kept], view.strides[:kept], view.offset)
+
+
+def target(recorder: Recorder, out: View, shape: Sequence[int]) -> View:
+    """Returns `out` in another shape, or a new buffer of that shape where its strides do not allow it.
+
+    `settle` brings what was written there into `out`.
+    """
+    view = out.reshape(shape)
+    return recorder.new(out.dtype, shape) if view is None else view
+
+
+def settle(recorder: Recorder, written: View, out: View) -> View:
+    """Copies what was written into a `target` to `out`, unless it is there already; returns `out`."""
+    if written.buffer != out.buffer:
+        recorder.copy(View(written.buffer, written.dtype, out.shape, contiguous_strides(out.shape)), out)
+    return out
+
+
+def accumulator(dtype: DType) -> DType:
+    """Returns the type in which sums of a float type are formed: float64 for float64, else float32."""
+    return float64 if dtype is float64 else float32
+
+
+def widen(recorder: Recorder, view: View, dtype: DType | None = None) -> View:
+    """Returns the view in `dtype` (its accumulator type when not given), converted where it is of another type."""
+    wide = dtype or accumulator(view.dtype)
+    return view if view.dtype is wide else recorder.copy(view, recorder.new(wide, view.shape))
+
+
+def compute(recorder: Recorder, name: str, inputs: Sequence[View], out: View) -> View:
+    """Records an expression in the inputs' type, then a conversion where `out` is of another type; returns `out`."""
+    dtype = inputs[-1].dtype
+    if dtype is out.dtype:
+        return recorder.expression(name, inputs, out)
+    return recorder.copy(recorder.expression(name, inputs, recorder.new(dtype, out.shape)), out)
