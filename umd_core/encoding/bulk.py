@@ -1,0 +1,152 @@
+"""The structure of many commands at once, over NumPy. Accepts only what certainly keeps the rules.
+
+Nothing here defines a rule or raises an error: what is not accepted is judged by `structure`, command by command. So
+the two can never disagree about a buffer that is refused, and a test shows that whatever is accepted here is accepted
+there. `bulk_launches` does the same for rule 7.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umd_core.commands import Opcode
+from umd_core.encoding.layout import COMMAND, OPCODES, REF, SectionKind
+from umd_core.encoding.structure import check_other
+from umd_core.encoding.tables import Tables
+from umd_core.errors import DecodeError
+
+_C, _R, _D = SectionKind.COMMANDS, SectionKind.REFS, SectionKind.DEPS
+_Array = NDArray[Any]
+FEWEST = 100
+"""Commands from which on this is faster than one by one."""
+
+_KNOWN = np.zeros(256, np.bool_)
+_KNOWN[list(OPCODES)] = True
+_ACCESS_START = np.zeros(256, np.int64)
+_REF_COUNT = np.zeros(256, np.int64)
+_ACCESSES: list[int] = []
+for _layout in OPCODES.values():
+    _ACCESS_START[_layout.opcode] = len(_ACCESSES)
+    _REF_COUNT[_layout.opcode] = len(_layout.refs or ())
+    _ACCESSES += _layout.refs or ()
+
+
+class Bulk:
+    """The commands and refs of a buffer as arrays.
+
+    Attributes:
+        tables: of the buffer.
+        dispatches: indices of the dispatches.
+        kernel: the kernel of each dispatch.
+        slot, offset, length: of each ref.
+        data_offset, first_ref: of each command, in units of 8 bytes and in refs.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        frame = tables.frame
+        self.tables = tables
+        self._commands: _Array = np.frombuffer(frame.section(_C).data, COMMAND.dtype)
+        self._refs: _Array = np.frombuffer(frame.section(_R).data, REF.dtype)
+        self._deps: _Array = np.frombuffer(frame.section(_D).data, "<u4")
+        self._op: _Array = np.ascontiguousarray(self._commands["op"])
+        self.dispatches: _Array = np.flatnonzero(self._op == Opcode.DISPATCH)
+        self.kernel: _Array = self._commands["arg0"][self.dispatches].astype(np.int64)
+        self.data_offset: _Array = self._commands["data_offset"].astype(np.int64)
+        self.first_ref: _Array = self._commands["first_ref"].astype(np.int64)
+        self.slot: _Array = self._refs["slot"].astype(np.int64)
+        self.offset: _Array = self._refs["offset"].astype(np.int64)
+        self.length: _Array = self._refs["length"].astype(np.int64)
+
+    def first_dispatches(self) -> list[tuple[int, int]] | None:
+        """Returns what `resolve_kernels` wants when refs, commands and deps keep all rules; None when unsure."""
+        if not (self._refs_fit() and self._commands_fit() and self._accesses_fit() and self._deps_fit()):
+            return None
+        if not self._others_fit():
+            return None
+        if not len(self.kernel):
+            return []
+        highest = np.maximum.accumulate(self.kernel)
+        steps = highest[1:] - highest[:-1]
+        if self.kernel[0] or (steps > 1).any():
+            return None
+        first = self.dispatches[[0, *(np.flatnonzero(steps) + 1).tolist()]]
+        return list(zip(first.tolist(), (8 * self.data_offset[first]).tolist(), strict=True))
+
+    def _refs_fit(self) -> bool:
+        slots = self.tables.slots
+        if (self.slot >= len(slots)).any() or ((self.offset | self.length) >> 62).any():
+            return False
+        sizes = np.array([s.min_size for s in slots], np.int64)
+        forbidden = np.array([~s.access & 0xFFFFFFFF for s in slots], np.uint32)
+        ends = self.offset + self.length
+        own = sizes[self.slot]
+        if (ends > own).any() or (self._refs["access"] & forbidden[self.slot]).any():
+            return False
+        reached = sizes == 0
+        reached[self.slot[ends == own]] = True
+        return bool(reached.all())
+
+    def _commands_fit(self) -> bool:
+        """Opcodes, reserved fields, kernels and cursors."""
+        commands, tables, op = self._commands, self.tables, self._op
+        if not len(op) or op[-1] != Opcode.END or not _KNOWN[op].all() or (op == Opcode.END).sum() != 1:
+            return False
+        if commands["flags"].any() or commands["reserved"].any() or commands["arg1"].any():
+            return False
+        kernels = tables.kernels
+        lengths = commands["data_length"].astype(np.int64)
+        wanted = _REF_COUNT[op]
+        if len(self.dispatches):
+            if (self.kernel >= len(kernels)).any():
+                return False
+            wanted[self.dispatches] = np.array([len(k.accesses) for k in kernels], np.int64)[self.kernel]
+            if (lengths[self.dispatches] != np.array([k.data_length for k in kernels], np.int64)[self.kernel]).any():
+                return False
+        self.ref_count = wanted
+        deps, data = commands["dep_count"].astype(np.int64), (lengths + 7) >> 3
+        return (
+            bool((commands["ref_count"] == wanted).all())
+            and _cursor_fits(self.first_ref, wanted, 0, len(self.slot))
+            and _cursor_fits(commands["first_dep"].astype(np.int64), deps, 0, len(self._deps))
+            and _cursor_fits(self.data_offset, data, tables.commands_at >> 3, len(tables.data) >> 3)
+        )
+
+    def _accesses_fit(self) -> bool:
+        start = _ACCESS_START[self._op]
+        accesses = list(_ACCESSES)
+        kernel_start = []
+        for entry in self.tables.kernels:
+            kernel_start.append(len(accesses))
+            accesses += entry.accesses
+        if kernel_start:
+            start[self.dispatches] = np.array(kernel_start, np.int64)[self.kernel]
+        which = np.repeat(start - self.first_ref, self.ref_count) + np.arange(len(self.slot))
+        return bool((np.array(accesses, np.uint32)[which] == self._refs["access"]).all())
+
+    def _deps_fit(self) -> bool:
+        counts, deps = self._commands["dep_count"], self._deps
+        if not len(deps):
+            return True
+        if counts.max() > self.tables.limits.deps:
+            return False
+        owners = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
+        if (deps >= owners).any():
+            return False
+        return not ((deps[1:] <= deps[:-1]) & (owners[1:] == owners[:-1])).any()
+
+    def _others_fit(self) -> bool:
+        try:
+            for index in np.flatnonzero(self._op != Opcode.DISPATCH).tolist():
+                check_other(self.tables, index, COMMAND.struct.unpack(self._commands[index].tobytes()))
+        except DecodeError:
+            return False
+        return True
+
+
+def _cursor_fits(first: _Array, counts: _Array, start: int, end: int) -> bool:
+    """Returns whether `first` runs from `start` to `end` by `counts`."""
+    ends = np.cumsum(counts)
+    return bool(first[0] == start and ends[-1] == end - start and (first[1:] - start == ends[:-1]).all())
