@@ -1,0 +1,44 @@
+"""What a backend offers: Device, Buffer, Fence, Ticket; and SequentialDevice, which supplies most of it."""
+
+from __future__ import annotations
+
+from umd_core.device.composite import CompositeDevice
+from umd_core.device.fence import Fence, SubmissionTicket
+from umd_core.device.order import legal_order
+from umd_core.device.program import Program, Step
+from umd_core.device.protocol import (
+    API,
+    Available,
+    BackendInfo,
+    Binding,
+    Buffer,
+    Caps,
+    Device,
+    FenceValue,
+    Ticket,
+    Unavailable,
+)
+from umd_core.device.sequential import SequentialDevice
+from umd_core.device.tensor import Storage, Tensor
+
+__all__ = [
+    "API",
+    "Available",
+    "BackendInfo",
+    "Binding",
+    "Buffer",
+    "Caps",
+    "CompositeDevice",
+    "Device",
+    "Fence",
+    "FenceValue",
+    "Program",
+    "SequentialDevice",
+    "Step",
+    "Storage",
+    "SubmissionTicket",
+    "Tensor",
+    "Ticket",
+    "Unavailable",
+    "legal_order",
+]

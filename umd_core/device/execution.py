@@ -1,0 +1,156 @@
+"""Runs a program's steps: the plain loop, and the careful one that knows about failures, events and other orders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from umd_core.commands import READ, WRITE, Dispatch
+from umd_core.device.program import Program, Step
+from umd_core.device.protocol import Binding, Buffer, FenceValue
+from umd_core.errors import IndexRangeError, InternalError, PoisonedError, UmdError
+
+if TYPE_CHECKING:
+    from umd_core.device import SequentialDevice
+
+
+def execute(device: SequentialDevice, program: Program, signals: Sequence[FenceValue]) -> Exception | None:
+    """Runs a bound program and returns the first thing that went wrong, None when nothing did."""
+    order = device.order(program)
+    if device.poisoned or program.events or order is not None:
+        return Careful(device, program, signals).run(order)
+    position = 0
+    try:
+        for position, call in enumerate(program.calls):  # noqa: B007  # says where it failed
+            call()
+    except Exception as error:  # noqa: BLE001  # whatever a kernel raises becomes the ticket's error
+        return Careful(device, program, signals).run(None, position, error)
+    return None
+
+
+class Careful:
+    """One run of a program, step by step.
+
+    A step that fails poisons what it should have written; a step that reads poison is not run and poisons its own
+    results with the root cause; a step that rewrites a range fully cleans it. Everything else runs.
+    """
+
+    def __init__(self, device: SequentialDevice, program: Program, signals: Sequence[FenceValue]) -> None:
+        self._device, self._program, self._signals = device, program, signals
+        self._first: Exception | None = None
+        arena = program.arena
+        if arena is not None:
+            arena.poison.clear()
+
+    def run(self, order: Sequence[int] | None, failed_at: int = 0, error: Exception | None = None) -> Exception | None:
+        """Runs the steps in `order` (program order when None), or those after a step that has just failed."""
+        steps = self._program.steps
+        positions: Iterable[int] = range(len(steps)) if order is None else order
+        if error is not None:
+            self._fail(steps[failed_at], error)
+            positions = range(failed_at + 1, len(steps))
+        for position in positions:
+            self._step(position, steps[position])
+        self._note_poison()
+        return self._first
+
+    def _step(self, position: int, step: Step) -> None:
+        root = self._poison_read(step) if self._device.poisoned else None
+        if root is not None:
+            self._fail(step, PoisonedError(f"{step.name} (command {step.command})", root))
+        else:
+            try:
+                self._program.calls[position]()
+            except Exception as error:  # noqa: BLE001  # whatever a kernel raises becomes the ticket's error
+                self._fail(step, error)
+            else:
+                self._cleanse(step)
+        for signal in self._program.events.get(position, ()):
+            fence, value = self._signals[signal]
+            fence.advance(value)
+
+    def _fail(self, step: Step, error: Exception) -> None:
+        known = located(error, self._device.name, step)
+        self._first = self._first or known
+        for ref, (buffer, start, size) in zip(step.refs, self._program.ranges(step), strict=True):
+            if ref.access & WRITE and size:
+                clear(buffer, start, start + size)
+                buffer.poison.append((start, start + size, known))
+                self._device.poisoned.add(buffer)
+
+    def _poison_read(self, step: Step) -> BaseException | None:
+        for ref, (buffer, start, size) in zip(step.refs, self._program.ranges(step), strict=True):
+            if ref.access & READ and buffer.poison:
+                root = poison_in(buffer, start, start + size)
+                if root is not None:
+                    return root
+        return None
+
+    def _cleanse(self, step: Step) -> None:
+        if not self._device.poisoned:
+            return
+        ranges = self._program.ranges(step)
+        for index, (ref, (buffer, start, size)) in enumerate(zip(step.refs, ranges, strict=True)):
+            if buffer.poison and ref.access == WRITE and rewrites(self._program, step, index):
+                clear(buffer, start, start + size)
+
+    def _note_poison(self) -> None:
+        """Forgets the arena's poison, which ends with the submission, and buffers that are clean again."""
+        arena = self._program.arena
+        if arena is not None:
+            arena.poison.clear()
+        self._device.poisoned = {buffer for buffer in self._device.poisoned if buffer.poison}
+
+
+def rewrites(program: Program, step: Step, index: int) -> bool:
+    """Returns whether a step writes every byte of the range of one of its refs."""
+    if not isinstance(step.source, Dispatch):
+        return True
+    record = program.command_buffer.kernels[step.source.kernel]
+    view = record.views(step.parameters)[index]
+    written = math.prod(view.shape) * view.dtype.size
+    return not record.row.atomic and written == step.refs[index].length
+
+
+def poison_in(buffer: Buffer, start: int, end: int) -> BaseException | None:
+    """Returns the error that spoilt a byte of the range, None when it is clean."""
+    return next((error for low, high, error in buffer.poison if low < end and start < high), None)
+
+
+def clear(buffer: Buffer, start: int, end: int) -> None:
+    """Removes the poison of a range that has been rewritten."""
+    kept = []
+    for low, high, error in buffer.poison:
+        if high <= start or end <= low:
+            kept.append((low, high, error))
+            continue
+        if low < start:
+            kept.append((low, start, error))
+        if end < high:
+            kept.append((end, high, error))
+    buffer.poison = kept
+
+
+def poison(device: SequentialDevice, ranges: Iterable[Binding], error: Exception) -> None:
+    """Spoils ranges that work which never ran should have written."""
+    for buffer, start, size in ranges:
+        if size:
+            clear(buffer, start, start + size)
+            buffer.poison.append((start, start + size, error))
+            device.poisoned.add(buffer)
+
+
+def located(error: Exception, device: str, step: Step) -> UmdError:
+    """Returns the error with backend, kernel, command index and last mark in its facts and its message."""
+    if isinstance(error, IndexRangeError):
+        known: UmdError = IndexRangeError(error.kernel, step.command, error.value, error.extent)
+    elif isinstance(error, UmdError):
+        known = error
+    else:
+        known = InternalError(f"{type(error).__name__}: {error}")
+    if known is not error:
+        known.__cause__ = error
+    mark = f" after mark {step.mark!r}" if step.mark else ""
+    known.args = (f"{known} [{device}: {step.name}, command {step.command}{mark}]",)
+    return known.at(device=device, kernel=step.name, command=step.command, mark=step.mark)

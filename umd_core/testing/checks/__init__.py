@@ -1,0 +1,1 @@
+"""What the conformance kit checks beside kernels: tables of functions of a device that raise AssertionError."""
