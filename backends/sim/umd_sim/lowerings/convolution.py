@@ -1,0 +1,221 @@
+"""Convolution and its gradients as im2col and matrix products, in float32 or float64."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from umd_core.kernels import KernelRecord
+from umd_sim.lowerings import columns as im2col
+from umd_sim.lowerings.columns import COLUMNS, MATRIX, PART, RESULT, Shape, Tile
+from umd_sim.lowerings.layout import NOTHING, Array, Call, Executable, Launch, View, coalesce, compute_type, product
+from umd_sim.lowerings.windows import Axis, axes_of
+from umd_sim.scratch import Scratch
+
+
+class Plan(NamedTuple):
+    """What a convolution lowering knows of a launch.
+
+    Attributes:
+        shape: as the columns see it.
+        rows: channels of the result within a group.
+        compute: the type that is computed in.
+        last: whether columns have the channels last.
+        flat: whether the result's spatial axes are one, and products are written straight into it.
+    """
+
+    shape: Shape
+    rows: int
+    compute: np.dtype[Any]
+    last: bool
+    flat: bool = False
+
+
+def _plan(launch: Launch, channels: int, rows: int, axes: tuple[Axis, ...]) -> Plan:
+    shape = Shape(launch["batch"], launch["groups"], channels, axes)
+    return Plan(shape, rows, compute_type(launch.record.types[0]), im2col.channels_last(shape))
+
+
+def _zero(view: View) -> Executable:
+    """Returns the executable that a sum over nothing needs."""
+    return NOTHING if 0 in view.shape else Executable((view,), _bind_zero)
+
+
+def _bind_zero(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    return functools.partial(arrays[0].fill, 0)
+
+
+def lower(record: KernelRecord, parameters: bytes) -> Executable:
+    """Returns the executable of a convolution."""
+    launch = Launch(record, parameters)
+    x, w, y = (launch.view(name) for name in ("x", "w", "y"))
+    if any(0 in view.shape for view in (x, w, y)):
+        return _zero(y)
+    return _correlation(_plan(launch, launch["in_channels"], launch["out_channels"], axes_of(launch)), x, w, y)
+
+
+def lower_input_grad(record: KernelRecord, parameters: bytes) -> Executable:
+    """Returns the executable of a convolution's gradient by its input."""
+    launch = Launch(record, parameters)
+    dy, w, dx = (launch.view(name) for name in ("dy", "w", "dx"))
+    if any(0 in view.shape for view in (dy, w, dx)):
+        return _zero(dx)
+    axes = axes_of(launch)
+    if all(axis.stride == 1 for axis in axes):  # then it is a convolution of dy with the kernel turned round
+        turned = tuple(
+            Axis(a.input, a.kernel, a.output, 1, a.dilation, a.dilation * (a.kernel - 1) - a.pad) for a in axes
+        )
+        plan = _plan(launch, launch["out_channels"], launch["in_channels"], turned)
+        return _correlation(plan, dy, _turned(w), dx)
+    plan = _plan(launch, launch["in_channels"], launch["out_channels"], axes)
+    return Executable((dy, w, dx), functools.partial(_bind_input_grad, plan))
+
+
+def _turned(w: View) -> View:
+    """Returns the kernel with in- and out-channels exchanged and every spatial axis reversed."""
+    groups, rows, channels, *taps = w.shape
+    by_group, by_row, by_channel, *steps = w.strides
+    end = sum((extent - 1) * step for extent, step in zip(taps, steps, strict=True))
+    strides = (by_group, by_channel, by_row, *(-step for step in steps))
+    return w._replace(shape=(groups, channels, rows, *taps), strides=strides, offset=w.offset + end)
+
+
+def _correlation(plan: Plan, x: View, w: View, y: View) -> Executable:
+    """Returns the executable of y[n, g, m, o] = sum over c, k of x[n, g, c, i] · w[g, m, c, k]."""
+    flat = _flattened(y, 3) if y.dtype == plan.compute else None
+    if flat is None:
+        return Executable((x, w, y), functools.partial(_bind_correlation, plan))
+    pointwise = all(a.kernel == 1 and a.stride == 1 and a.inside and a.input == a.output for a in plan.shape.axes)
+    source = _flattened(x, 3) if pointwise else None
+    if source is not None:
+        matrix = w._replace(shape=w.shape[:3], strides=w.strides[:3])
+        return Executable((matrix, source, flat), _bind_pointwise)
+    return Executable((x, w, flat), functools.partial(_bind_correlation, plan._replace(flat=True)))
+
+
+def _flattened(view: View, before: int) -> View | None:
+    """Returns the view with its spatial axes made one, None when they do not lie in one run."""
+    extents, (steps,) = coalesce(view.shape[before:], view.strides[before:])
+    if len(extents) > 1:
+        return None
+    shape = (*view.shape[:before], *(extents or (1,)))
+    return view._replace(shape=shape, strides=(*view.strides[:before], *(steps or (view.dtype.itemsize,))))
+
+
+def _bind_pointwise(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    w, x, y = arrays
+    return functools.partial(np.matmul, w, x, out=y)
+
+
+def _bind_correlation(plan: Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    return functools.partial(_run_correlation, plan, *arrays, scratch)
+
+
+def _run_correlation(plan: Plan, x: Array, w: Array, y: Array, scratch: Scratch) -> None:
+    matrix = _matrix(plan, w, scratch)
+    others = product(plan.shape.outputs[1:])
+    for tile in plan.shape.tiles():
+        columns = _columns(plan, tile, x, scratch, groups_first=False)
+        if plan.flat:
+            target = y[tile.first : tile.last, :, :, tile.start * others : tile.end * others]
+            np.matmul(matrix, columns, out=target)
+        else:
+            target = tile.of(y, 3)
+            result = scratch.take(RESULT, (*target.shape[:3], columns.shape[-1]), plan.compute)
+            np.matmul(matrix, columns, out=result)
+            np.copyto(target, result.reshape(target.shape), casting="unsafe")
+
+
+def _matrix(plan: Plan, w: Array, scratch: Scratch) -> Array:
+    """Returns the kernel as (groups, rows, depth), its window in the columns' order."""
+    ordered = np.moveaxis(w, 2, -1) if plan.last else w
+    if ordered.flags.c_contiguous and w.dtype == plan.compute:
+        return ordered.reshape(*w.shape[:2], -1)
+    matrix = scratch.take(MATRIX, ordered.shape, plan.compute)
+    np.copyto(matrix, ordered, casting="unsafe")
+    return matrix.reshape(*w.shape[:2], -1)
+
+
+def _columns(plan: Plan, tile: Tile, x: Array, scratch: Scratch, *, groups_first: bool) -> Array:
+    """Returns the tile's columns, (batch, groups, depth, outputs), or (groups, depth, batch · outputs)."""
+    shape, spatial = plan.shape, len(plan.shape.axes)
+    outputs = tuple(axis.output for axis in tile.axes)
+    logical = (tile.last - tile.first, shape.groups, shape.channels, *shape.taps, *outputs)
+    memory = im2col.order(spatial, last=plan.last, groups_first=groups_first, batch_inside=groups_first)
+    columns = im2col.allocate(scratch, COLUMNS, logical, memory, plan.compute)
+    im2col.fill_columns(columns, x[tile.first : tile.last], tile.axes, scratch, last=plan.last)
+    flat = columns.transpose(memory)
+    if groups_first:
+        if plan.last:
+            return flat.reshape(shape.groups, -1, shape.depth).transpose(0, 2, 1)
+        return flat.reshape(shape.groups, shape.depth, -1)
+    if plan.last:
+        return flat.reshape(*logical[:2], -1, shape.depth).transpose(0, 1, 3, 2)
+    return flat.reshape(*logical[:2], shape.depth, -1)
+
+
+def _bind_input_grad(plan: Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    return functools.partial(_run_input_grad, plan, *arrays, scratch)
+
+
+def _run_input_grad(plan: Plan, dy: Array, w: Array, dx: Array, scratch: Scratch) -> None:
+    shape, spatial = plan.shape, len(plan.shape.axes)
+    matrix = _matrix(plan, w, scratch).transpose(0, 2, 1)
+    total = dx if dx.dtype == plan.compute else scratch.take(PART, dx.shape, plan.compute)
+    total.fill(0)
+    memory = im2col.order(spatial, last=plan.last, groups_first=False)
+    for tile in shape.tiles():
+        given = tile.of(dy, 3)
+        flat = scratch.take(RESULT, given.shape, plan.compute)
+        np.copyto(flat, given, casting="unsafe")
+        flat = flat.reshape(*given.shape[:3], -1)
+        logical = (*given.shape[:2], shape.channels, *shape.taps, *given.shape[3:])
+        columns = im2col.allocate(scratch, COLUMNS, logical, memory, plan.compute)
+        stored = columns.transpose(memory)
+        if plan.last:
+            product_of = stored.reshape(*given.shape[:2], -1, shape.depth)
+            np.matmul(flat.transpose(0, 1, 3, 2), matrix.transpose(0, 2, 1), out=product_of)
+        else:
+            np.matmul(matrix, flat, out=stored.reshape(*given.shape[:2], shape.depth, -1))
+        im2col.add_columns(total[tile.first : tile.last], columns, tile.axes)
+    if total is not dx:
+        np.copyto(dx, total, casting="unsafe")
+
+
+def lower_weight_grad(record: KernelRecord, parameters: bytes) -> Executable:
+    """Returns the executable of a convolution's gradient by its kernel."""
+    launch = Launch(record, parameters)
+    dy, x, dw = (launch.view(name) for name in ("dy", "x", "dw"))
+    if any(0 in view.shape for view in (dy, x, dw)):
+        return _zero(dw)
+    plan = _plan(launch, launch["in_channels"], launch["out_channels"], axes_of(launch))
+    return Executable((dy, x, dw), functools.partial(_bind_weight_grad, plan))
+
+
+def _bind_weight_grad(plan: Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    return functools.partial(_run_weight_grad, plan, *arrays, scratch)
+
+
+def _run_weight_grad(plan: Plan, dy: Array, x: Array, dw: Array, scratch: Scratch) -> None:
+    shape = plan.shape
+    total = scratch.take(MATRIX, (shape.groups, plan.rows, shape.depth), plan.compute)
+    for number, tile in enumerate(shape.tiles()):
+        columns = _columns(plan, tile, x, scratch, groups_first=True)
+        given = np.moveaxis(tile.of(dy, 3), 0, 2)
+        flat = scratch.take(RESULT, given.shape, plan.compute)
+        np.copyto(flat, given, casting="unsafe")
+        flat = flat.reshape(shape.groups, plan.rows, -1)
+        if number == 0:
+            np.matmul(flat, columns.transpose(0, 2, 1), out=total)
+        else:
+            part = scratch.take(PART, total.shape, plan.compute)
+            np.matmul(flat, columns.transpose(0, 2, 1), out=part)
+            np.add(total, part, out=total)
+    if plan.last:
+        ordered = total.reshape(shape.groups, plan.rows, *shape.taps, shape.channels)
+        np.copyto(dw, np.moveaxis(ordered, -1, 2), casting="unsafe")
+    else:
+        np.copyto(dw, total.reshape(dw.shape), casting="unsafe")

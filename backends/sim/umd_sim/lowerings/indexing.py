@@ -1,0 +1,252 @@
+"""Gather, scatter and iota. An index out of range is found before anything is read or written through it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from umd_core.errors import IndexRangeError
+from umd_core.kernels import KernelRecord
+from umd_sim.lowerings.layout import (
+    FLOAT32,
+    HALVES,
+    NOTHING,
+    Array,
+    Call,
+    Executable,
+    Launch,
+    View,
+    coalesce,
+    compute_type,
+    narrowed,
+)
+from umd_sim.scratch import Scratch
+
+_INT64 = np.dtype(np.int64)
+_PIECE = 1 << 14
+
+
+class Indexed(NamedTuple):
+    """The boxes of a gather or scatter over coalesced extents.
+
+    Attributes:
+        extents: without the axis.
+        axis: extent of the axis that is indexed.
+        step: elements from one entry of the axis to the next.
+        low: elements from the first byte touched to element (0, …, 0).
+        steps: elements along each extent.
+        count: elements between the first and the last that the operand may touch.
+    """
+
+    kernel: str
+    extents: tuple[int, ...]
+    axis: int
+    step: int
+    low: int
+    steps: tuple[int, ...]
+    count: int
+
+
+def _boxes(launch: Launch, indexed: str, plain: str) -> tuple[Indexed, list[View]]:
+    """Returns the indexed operand's geometry, and views: all that it may touch (flat), the index, the plain operand."""
+    axis = launch["axis"]
+    strides = launch.strides(indexed)
+    extents, steps = coalesce(launch.shape(plain), strides[:-1], launch.strides("index"), launch.strides(plain))
+    size = launch.dtype(indexed).size
+    reach = [(e - 1) * s for e, s in zip((*extents, axis), (*steps[0], strides[-1]), strict=True)]
+    low = -sum(r for r in reach if r < 0)
+    high = sum(r for r in reach if r > 0)
+    count = (low + high) // size + 1
+    flat = launch.view(indexed, (count,), (size,))
+    flat = flat._replace(offset=flat.offset - low)
+    along = tuple(step // size for step in steps[0])
+    geometry = Indexed(launch.record.row.name, extents, axis, strides[-1] // size, low // size, along, count)
+    index = launch.view("index", *narrowed(extents, steps[1]))
+    return geometry, [flat, index, launch.view(plain, extents, steps[2])]
+
+
+def checked(index: Array, geometry: Indexed) -> Array:
+    """Returns the index as int64, in [0, axis).
+
+    Raises:
+        IndexRangeError: the first index, in row-major order, that is outside [-axis, axis).
+    """
+    axis = geometry.axis
+    unsigned = index.view(f"u{index.itemsize}")
+    if unsigned.max() < axis:
+        return index.astype(_INT64, copy=False)
+    wide = index.astype(_INT64)
+    wrong = (wide < -axis) | (wide >= axis)
+    if wrong.any():
+        raise IndexRangeError(geometry.kernel, -1, int(wide[wrong][0]), axis)
+    return np.asarray(np.where(wide < 0, wide + axis, wide))
+
+
+def _positions(index: Array, geometry: Indexed, scratch: Scratch) -> Array:
+    """Returns the flat position of every element, int64; extents over which it stays the same are 1."""
+    spread = index.shape or (1,) * len(geometry.extents)
+    shape = [e if step or i != 1 else 1 for e, step, i in zip(geometry.extents, geometry.steps, spread, strict=True)]
+    positions = scratch.take(0, shape, _INT64)
+    np.multiply(index, geometry.step, out=positions)
+    positions += geometry.low
+    for axis, step in enumerate(geometry.steps):
+        if step:
+            along = np.arange(geometry.extents[axis], dtype=_INT64) * step
+            positions += along.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return positions
+
+
+def lower_gather(record: KernelRecord, parameters: bytes) -> Executable:
+    """Returns the executable of a gather."""
+    launch = Launch(record, parameters)
+    if 0 in launch["extents"]:
+        return NOTHING
+    if launch["axis"] == 0:
+        return _out_of_range(launch)
+    geometry, (flat, index, out) = _boxes(launch, "data", "out")
+    raw = np.dtype(f"u{out.dtype.itemsize}")
+    flat, out = flat._replace(dtype=raw), out._replace(dtype=raw)
+    split = _picks_rows(geometry, index)
+    if split is None:
+        return Executable((flat, index, out), functools.partial(_bind_gather, geometry))
+    row = geometry.extents[split:]
+    strides = (geometry.step * raw.itemsize, raw.itemsize)[: 1 + len(row)]
+    table = flat._replace(shape=(geometry.axis, *row), strides=strides)
+    index = index._replace(shape=index.shape[:split], strides=index.strides[:split])
+    return Executable((table, index, out), functools.partial(_bind_rows, geometry))
+
+
+def _picks_rows(geometry: Indexed, index: View) -> int | None:
+    """Returns how many leading extents pick a row each from a contiguous table, None when it is not like that."""
+    rank = len(geometry.extents)
+    strides = index.strides or (0,) * rank
+    split = next((axis for axis, step in enumerate(strides) if step == 0), rank)
+    if any(strides[split:]) or any(geometry.steps[:split]) or split < rank - 1:
+        return None
+    row = geometry.extents[split:]
+    if geometry.steps[split:] != (1,) * len(row) or geometry.step != (row[0] if row else 1):
+        return None
+    return split
+
+
+def _bind_rows(geometry: Indexed, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    return functools.partial(_take_rows, geometry, *arrays)
+
+
+def _take_rows(geometry: Indexed, table: Array, index: Array, out: Array) -> None:
+    # mode "wrap" writes straight into `out`; every index has been checked
+    np.take(table, checked(index, geometry), axis=0, out=out, mode="wrap")
+
+
+def _bind_gather(geometry: Indexed, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    return functools.partial(_gather, geometry, *arrays, scratch)
+
+
+def _gather(geometry: Indexed, flat: Array, index: Array, out: Array, scratch: Scratch) -> None:
+    positions = _positions(checked(index, geometry), geometry, scratch)
+    if positions.shape == out.shape:
+        np.take(flat, positions, out=out, mode="wrap")
+    else:
+        np.copyto(out, flat[positions])
+
+
+def _out_of_range(launch: Launch) -> Executable:
+    """Returns the executable of a launch whose axis is empty: any index is out of range."""
+    extents, (steps,) = coalesce(launch.shape("index"), launch.strides("index"))
+    index = launch.view("index", *narrowed(extents, steps))
+    geometry = Indexed(launch.record.row.name, extents, 0, 0, 0, (), 0)
+    return Executable((index,), functools.partial(_bind_check, geometry))
+
+
+def _bind_check(geometry: Indexed, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    return functools.partial(_check, geometry, arrays[0])
+
+
+def _check(geometry: Indexed, index: Array) -> None:
+    checked(index, geometry)
+
+
+def lower_scatter(record: KernelRecord, parameters: bytes) -> Executable:
+    """Returns the executable of a scatter."""
+    launch = Launch(record, parameters)
+    if 0 in launch["extents"]:
+        return NOTHING
+    if launch["axis"] == 0:
+        return _out_of_range(launch)
+    geometry, views = _boxes(launch, "out", "updates")
+    if record.row.program == "set":
+        raw = np.dtype(f"u{launch.dtype('out').size}")
+        views = [view if i == 1 else view._replace(dtype=raw) for i, view in enumerate(views)]
+        return Executable(tuple(views), functools.partial(_bind_scatter, geometry))
+    half = launch.dtype("out") in HALVES
+    return Executable(tuple(views), functools.partial(_bind_scatter_add, geometry, half))
+
+
+def _bind_scatter(geometry: Indexed, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    return functools.partial(_scatter, geometry, *arrays, scratch)
+
+
+def _scatter(geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch) -> None:
+    positions = _positions(checked(index, geometry), geometry, scratch)
+    flat[_flattened(positions, updates.shape)] = updates.reshape(-1)
+
+
+def _flattened(positions: Array, shape: tuple[int, ...]) -> Array:
+    if positions.shape != shape:
+        positions = np.broadcast_to(positions, shape)
+    return positions.reshape(-1)
+
+
+def _bind_scatter_add(
+    geometry: Indexed, half: bool, parameters: bytes, arrays: Sequence[Array], scratch: Scratch
+) -> Call:
+    run = _scatter_add_half if half else _scatter_add
+    return functools.partial(run, geometry, *arrays, scratch)
+
+
+def _scatter_add(geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch) -> None:
+    positions = _positions(checked(index, geometry), geometry, scratch)
+    np.add.at(flat, _flattened(positions, updates.shape), updates.reshape(-1))
+
+
+def _scatter_add_half(geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch) -> None:
+    """Adds in float32 and rounds each element that an update reached once."""
+    positions = _flattened(_positions(checked(index, geometry), geometry, scratch), updates.shape)
+    reached, ranks = np.unique(positions, return_inverse=True)
+    sums = flat[reached].astype(FLOAT32)
+    np.add.at(sums, ranks, updates.reshape(-1).astype(FLOAT32))
+    flat[reached] = sums.astype(flat.dtype)
+
+
+def lower_iota(record: KernelRecord, parameters: bytes) -> Executable:
+    """Returns the executable of an iota."""
+    launch = Launch(record, parameters)
+    count = launch["count"]
+    if count == 0:
+        return NOTHING
+    dtype = launch.dtype("out")
+    # Positions beyond 2^24 are not float32 numbers, so wider floats are computed in float64.
+    number = compute_type(dtype) if dtype in HALVES or dtype.is_integer else np.dtype(np.float64)
+    return Executable(
+        (launch.view("start"), launch.view("step"), launch.view("out")),
+        functools.partial(_bind_iota, count, number),
+    )
+
+
+def _bind_iota(
+    count: int, number: np.dtype[np.generic], parameters: bytes, arrays: Sequence[Array], scratch: Scratch
+) -> Call:
+    return functools.partial(_iota, count, number, *arrays)
+
+
+def _iota(count: int, number: np.dtype[np.generic], start: Array, step: Array, out: Array) -> None:
+    first, by = start.astype(number), step.astype(number)
+    for at in range(0, count, _PIECE):
+        end = min(at + _PIECE, count)
+        values = np.arange(at, end, dtype=_INT64).astype(number)
+        values *= by
+        values += first
+        np.copyto(out[at:end], values, casting="unsafe")

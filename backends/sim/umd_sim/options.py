@@ -1,0 +1,59 @@
+"""What stands after "sim:" in a device's name: an ordinal and options, as in "0?strict=1&seed=3&memory=2GiB"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from umd_core.errors import AttributeValueError, UnsupportedError
+
+DEVICES = 8
+"""Ordinals that can be opened; every one is a device of its own over the same processor."""
+_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_KNOWN = "strict=0 or 1, seed=NUMBER, memory=SIZE (bytes, KiB, MiB, GiB), threads=NUMBER"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a simulator is opened.
+
+    Attributes:
+        ordinal: which one.
+        strict: whether driver bugs are looked for.
+        seed: of the orders that strict mode picks.
+        memory: bytes of device memory, half of the machine's when None.
+        threads: threads of NumPy's BLAS, in the whole process.
+    """
+
+    ordinal: int = 0
+    strict: bool = False
+    seed: int = 0
+    memory: int | None = None
+    threads: int = 1
+
+
+def parse(text: str) -> Options:
+    """Returns the options that a device name's rest states.
+
+    Raises:
+        UnsupportedError: no such ordinal.
+        AttributeValueError: an option is unknown or has a wrong value.
+    """
+    ordinal, _, rest = text.partition("?")
+    if ordinal and not (ordinal.isdecimal() and int(ordinal) < DEVICES):
+        raise UnsupportedError(f"has no device {ordinal!r}; 0 to {DEVICES - 1} would be right", device=f"sim:{text}")
+    values: dict[str, int] = {"ordinal": int(ordinal or 0)}
+    for item in filter(None, rest.split("&")):
+        name, _, value = item.partition("=")
+        values[name] = _number(name, value)
+    return Options(**{**values, "strict": bool(values.get("strict", 0))})
+
+
+def _number(name: str, value: str) -> int:
+    if name not in ("strict", "seed", "memory", "threads"):
+        raise AttributeValueError("device sim", name, "is no option", wanted=_KNOWN)
+    match = re.fullmatch(r"(\d+)\s*([KMGT]iB)?", value, re.IGNORECASE | re.ASCII)
+    unit = (match[2] or "").upper() if match else ""
+    if match is None or (unit and name != "memory") or (name == "strict" and value not in ("0", "1")):
+        raise AttributeValueError("device sim", name, f"{value!r} does not fit", value=value, wanted=_KNOWN)
+    return int(match[1]) * _UNITS[unit]
