@@ -1,0 +1,19 @@
+"""What every test relies on: one BLAS thread a worker, and Hypothesis without deadlines."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy and torch load their BLAS
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "umd",
+    deadline=None,  # the machines are shared: no test asserts a time
+    max_examples=50,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("ci", settings.get_profile("umd"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "umd")
