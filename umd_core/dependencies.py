@@ -108,12 +108,14 @@ def _carve(segments: list[_Segment], low: int, high: int) -> tuple[int, int]:
     if at >= 0 and segments[at][1] > low:
         segment = segments[at]
         if segment[0] < low:
-            segments[at : at + 1] = [[segment[0], low, segment[2], segment[3][:]], [low, *segment[1:3], segment[3][:]]]
+            before = [segment[0], low, segment[2], segment[3][:]]
+            segments[at : at + 1] = [before, [low, *segment[1:3], segment[3][:]]]
             at += 1
     else:
         at += 1
     stop = bisect.bisect_left(segments, high, lo=at, key=_start)
     if stop > at and segments[stop - 1][1] > high:
         segment = segments[stop - 1]
-        segments[stop - 1 : stop] = [[segment[0], high, segment[2], segment[3][:]], [high, *segment[1:3], segment[3][:]]]
+        before = [segment[0], high, segment[2], segment[3][:]]
+        segments[stop - 1 : stop] = [before, [high, *segment[1:3], segment[3][:]]]
     return at, stop

@@ -121,7 +121,7 @@ class ShapeError(UmdError):
 
 
 class BindingError(ShapeError):
-    """A binding of a submission does not fit its slot. Facts: `slot`, `rule` (range, length, alignment, alias, overlap)."""
+    """A binding does not fit its slot. Facts: `slot`, `rule` (range, length, alignment, alias, overlap)."""
 
     slot: int
     rule: str

@@ -100,7 +100,7 @@ class TensorDesc:
         if isinstance(desc, TensorDesc):
             return desc
         array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
-        return cls(array.dtype, array.shape)  # type: ignore[attr-defined]  # duck-typed on purpose
+        return cls(array.dtype, array.shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorDesc, (self.dtype.name, self.shape, self.strides, self.element_offset)

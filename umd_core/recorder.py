@@ -68,7 +68,8 @@ class View:
 
     def unsqueeze(self, axis: int) -> View:
         """Returns the view with an axis of extent 1 inserted before `axis`."""
-        shape, strides = self.shape[:axis] + (1,) + self.shape[axis:], self.strides[:axis] + (0,) + self.strides[axis:]
+        shape = (*self.shape[:axis], 1, *self.shape[axis:])
+        strides = (*self.strides[:axis], 0, *self.strides[axis:])
         return View(self.buffer, self.dtype, shape, strides, self.offset)
 
     def squeeze(self, axis: int) -> View:
@@ -306,8 +307,12 @@ class Recorder:
         """Records out[..., i, j] = sum over k of a[..., i, k] · b[..., k, j]; batch axes broadcast. Returns `out`."""
         batch = out.shape[:-2]
         a, b = a.expand(batch + a.shape[-2:]), b.expand(batch + b.shape[-2:])
-        extents = {"batch": batch, "rows": out.shape[-2], "columns": out.shape[-1], "depth": a.shape[-1]}
-        self.launch("gemm_kernel", extents, {"a": a, "b": b, "out": out})
+        rows, columns = out.shape[-2:]
+        self.launch(
+            "gemm_kernel",
+            {"batch": batch, "rows": rows, "columns": columns, "depth": a.shape[-1]},
+            {"a": a, "b": b, "out": out},
+        )
         return out
 
     # any kernel
@@ -456,7 +461,7 @@ def coalesce(
             continue
         if columns:
             last = columns[-1]
-            if all([a == b * extent for a, b in zip(last[1:], column[1:], strict=True)]):
+            if all(a == b * extent for a, b in zip(last[1:], column[1:], strict=True)):
                 columns[-1] = [last[0] * extent, *column[1:]]
                 continue
         columns.append(list(column))

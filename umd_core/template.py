@@ -168,7 +168,7 @@ class OpTemplate:
 
     @property
     def domain(self) -> str:
-        """ "ai.onnx", or "umd" for what ONNX lacks."""
+        """ONNX's "ai.onnx", or "umd" for what ONNX lacks."""
         return "umd" if self.name.startswith("umd.") else "ai.onnx"
 
     @functools.cached_property
@@ -226,8 +226,8 @@ class OpTemplate:
         schema = {a.name: a for a in self.attributes}
         for name, value in given.items():
             if name not in schema:
-                allowed = ", ".join(schema) or "none"
-                raise AttributeValueError(self.name, name, "unknown attribute", value=value, wanted=f"one of: {allowed}")
+                wanted = f"one of: {', '.join(schema) or 'none'}"
+                raise AttributeValueError(self.name, name, "unknown attribute", value=value, wanted=wanted)
         complete = {}
         for name, attribute in schema.items():
             value = given.get(name)
@@ -253,7 +253,7 @@ class OpTemplate:
             self._bind_type(call, spec, desc.dtype)
             if spec.static and call.values[index] is None:
                 raise AttributeValueError(
-                    self.name, spec.name, "must be known when the op is translated", wanted="a constant, or an attribute"
+                    self.name, spec.name, "must be known at translation", wanted="a constant, or an attribute"
                 )
 
     def _bind_type(self, call: Call, spec: Input, dtype: DType) -> None:
@@ -399,7 +399,8 @@ def normal_axes(call: Call, axes: Sequence[int], rank: int, name: str = "axes") 
     """Returns distinct axes counted from the front, in the order given."""
     result = tuple(normal_axis(call, axis, rank, name) for axis in axes)
     if len(set(result)) != len(result):
-        raise AttributeValueError(call.op, name, f"axis named twice in {list(axes)}", value=axes, wanted="distinct axes")
+        detail = f"axis named twice in {list(axes)}"
+        raise AttributeValueError(call.op, name, detail, value=axes, wanted="distinct axes")
     return result
 
 

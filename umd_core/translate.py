@@ -118,7 +118,7 @@ def op_graph(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) ->
         elif spec.static:
             if isinstance(value, TensorDesc):
                 raise AttributeValueError(
-                    name, spec.name, "must be known when the op is translated", wanted="an array, or an attribute"
+                    name, spec.name, "must be known at translation", wanted="an array, or an attribute"
                 )
             names.append(graph.constant(value, spec.name))
         else:
@@ -229,7 +229,8 @@ class _Assembler:
             index_of = {b: i for i, b in enumerate(numbers)}
             inherits = self._inheritance(index_of, uses)
             transients = [
-                Transient(linked.transients[b], uses.first_use[b], uses.last_use[b], inherits.get(b, -1)) for b in numbers
+                Transient(linked.transients[b], uses.first_use[b], uses.last_use[b], inherits.get(b, -1))
+                for b in numbers
             ]
             offsets, self._arena_size = plan(transients)
             for number, offset in zip(numbers, offsets, strict=True):

@@ -28,7 +28,7 @@ def run_kernels(
 
 
 PATHS = {**op_arrays.PATHS, "kernels": run_kernels}
-"""Launches for a level-0 device, the command buffer for it, the command buffer for a device with every kernel."""
+"""Launches for a level-0 device; the simulator; the command buffer for a device that has every kernel."""
 
 
 def wide(array: Array) -> torch.Tensor:

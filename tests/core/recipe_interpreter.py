@@ -7,7 +7,7 @@ launch writes must be a declared alias, so that an op which records something il
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,11 @@ def run_steps(recorder: Recorder, memory: dict[int, Array]) -> None:
         _STEPS[type(step)](step, memory)
 
 
-def run_program(buffer: CommandBuffer, inputs: Sequence[Array]) -> list[Array]:
-    """Returns the outputs of a command buffer, command by command in program order; every slot starts as garbage."""
+def run_program(buffer: CommandBuffer, inputs: Sequence[Array], order: Iterable[int] | None = None) -> list[Array]:
+    """Returns the outputs of a command buffer, command by command; every slot starts as garbage.
+
+    `order` is another legal schedule than program order: positions of all commands.
+    """
     memory = {}
     constants = iter(buffer.constants)
     descs = [*buffer.inputs, *buffer.outputs]
@@ -81,7 +84,8 @@ def run_program(buffer: CommandBuffer, inputs: Sequence[Array]) -> list[Array]:
             memory[number] = np.full(slot.length, GARBAGE, np.uint8)
     for output, source in buffer.aliases:
         memory[len(buffer.inputs) + output] = memory[source]
-    for command in buffer.commands:
+    for position in range(len(buffer.commands)) if order is None else order:
+        command = buffer.commands[position]
         if isinstance(command, Dispatch):
             record = buffer.kernels[command.kernel]
             _launch(Launch(record, command.launch, command.parameters, command.refs), memory)

@@ -12,7 +12,9 @@ Access = tuple[int, int, int, int]
 
 accesses = st.lists(
     st.lists(
-        st.tuples(st.integers(0, 2), st.sampled_from([READ, WRITE, READ | WRITE]), st.integers(0, 12), st.integers(0, 6)),
+        st.tuples(
+            st.integers(0, 2), st.sampled_from([READ, WRITE, READ | WRITE]), st.integers(0, 12), st.integers(0, 6)
+        ),
         min_size=1,
         max_size=3,
     ),

@@ -18,7 +18,7 @@ OPS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum}
 
 @st.composite
 def updates(draw: st.DrawFn) -> tuple[Graph, list[tuple[str, str, int, int]]]:
-    """Returns a random program over three inputs, some outputs of which overwrite inputs, and its ops by value number."""
+    """Returns a program over three inputs, some outputs of which overwrite inputs, and its ops by value number."""
     graph = Graph()
     values = [graph.input(f"x{i}", DESC) for i in range(3)]
     ops = []

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from umd_core.commands import WRITE, CommandBuffer, Copy, Dispatch, Fill, Flag, Mark, Ref, Slot, SlotKind, Update
+from umd_core.device.bindings import BindingRules
 from umd_core.device.protocol import Binding, Buffer
 from umd_core.device.tensor import Signature
 from umd_core.encoding.patch import PatchPlan
-from umd_core.errors import BindingError, InputCountError, StaleHandleError
+from umd_core.errors import StaleHandleError
 from umd_core.ir import TensorDesc
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class Program:
         slots = command_buffer.slots
         self.argument_count = command_buffer.argument_count
         self.handles = [s for s in slots if s.kind == SlotKind.HANDLE]
-        self._external = [i for i, s in enumerate(slots) if s.kind in (SlotKind.ARGUMENT, SlotKind.HANDLE)]
-        self._alias_groups = _alias_groups(slots[i] for i in self._external)
+        self._rules = BindingRules(slots)
+        self._external = self._rules.external
         self.one_shot, self._spent = bool(command_buffer.flags & Flag.ONE_SHOT), False
         self._plan = PatchPlan(command_buffer)
         self._blocks: dict[int, bytes] = {}
@@ -122,7 +123,7 @@ class Program:
         Raises:
             InputCountError: the program was loaded from bytes alone, which do not describe them.
         """
-        return Signature(self)
+        return Signature(self.inputs, self.outputs, self.aliases, self.argument_count)
 
     @property
     def arena(self) -> Buffer | None:
@@ -159,56 +160,7 @@ class Program:
         Raises:
             InputCountError, StaleHandleError, BindingError: what does not fit.
         """
-        if len(bindings) != len(self._external):
-            wanted = self.argument_count
-            got = len(bindings) - len(self.handles)
-            raise InputCountError("submission", got, wanted, wanted, "bindings")
-        slots = self.command_buffer.slots
-        for index, (buffer, offset, size) in zip(self._external, bindings, strict=True):
-            slot = slots[index]
-            if not buffer.alive:
-                raise StaleHandleError("buffer", f"of binding {index}", "was freed")
-            if offset < 0 or size < 0 or size > buffer.size or offset > buffer.size - size:
-                detail = f"bytes [{offset}, {offset + size}) are outside the buffer of {buffer.size} bytes"
-                raise BindingError(index, "range", detail)
-            if size < slot.min_size:
-                raise BindingError(index, "length", f"has {size} bytes, the commands touch {slot.min_size}")
-            if slot.alignment > 1 and offset % slot.alignment:
-                raise BindingError(index, "alignment", f"offset {offset} is no multiple of {slot.alignment}")
-        self._check_aliases(bindings)
-
-    def _check_aliases(self, bindings: tuple[Binding, ...]) -> None:
-        for first, *others in self._alias_groups:
-            for other in others:
-                if bindings[other] != bindings[first]:
-                    detail = f"must be the same range as binding {first}: the program updates it in place"
-                    raise BindingError(other, "alias", detail)
-        if len({id(b[0]) for b in bindings}) < len(bindings):
-            self._check_overlaps(bindings)
-
-    def _check_overlaps(self, bindings: tuple[Binding, ...]) -> None:
-        """Checks that a writable range meets no other, by one sweep over each buffer's ranges in order."""
-        slots = [self.command_buffer.slots[i] for i in self._external]
-        leaders = {member: group[0] for group in self._alias_groups for member in group}
-        writable = [bool(slot.access & WRITE) for slot in slots]
-        for group in self._alias_groups:
-            writable[group[0]] = any(writable[member] for member in group)
-        ranges = [
-            (id(buffer), offset, offset + size, index)
-            for index, (buffer, offset, size) in enumerate(bindings)
-            if size and leaders.get(index, index) == index
-        ]
-        ranges.sort()
-        last, reach, written = 0, (0, -1), (0, -1)
-        for buffer, start, end, index in ranges:
-            if buffer != last:
-                last, reach, written = buffer, (0, -1), (0, -1)
-            met = reach if writable[index] else written
-            if start < met[0]:
-                a, b = sorted((index, met[1]))
-                raise BindingError(b, "overlap", f"meets binding {a}, and one of them is written")
-            reach = max(reach, (end, index))
-            written = max(written, (end, index)) if writable[index] else written
+        self._rules.check(bindings)
 
     # binding
 
@@ -272,15 +224,6 @@ class Program:
 
 def _unbound() -> None:
     raise StaleHandleError("program", "step", "was run before it was bound")
-
-
-def _alias_groups(slots: Iterable[Slot]) -> list[list[int]]:
-    """Returns the positions of the slots of each non-zero alias group that has more than one."""
-    groups: dict[int, list[int]] = {}
-    for position, slot in enumerate(slots):
-        if slot.alias_group:
-            groups.setdefault(slot.alias_group, []).append(position)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 # One builder per kind of command: (device, command buffer, command) -> name, refs, parameters, make.

@@ -11,7 +11,6 @@ from umd_core.dtypes import DType
 from umd_core.kernels import KernelRecord
 
 if TYPE_CHECKING:
-    from umd_core.device.fence import Fence
     from umd_core.device.tensor import Tensor
 
 API = (1, 0)
@@ -76,10 +75,31 @@ class Binding(NamedTuple):
     size: int
 
 
-class FenceValue(NamedTuple):
-    """A fence and a value of its counter: to wait for, or to signal."""
+class DeviceFence(Protocol):
+    """A counter of a device that only grows (u64, from 0). Submissions wait for values of it and signal values to it."""
 
-    fence: Fence
+    @property
+    def value(self) -> int:
+        """The highest value signalled so far."""
+        ...
+
+    def signal(self, value: int) -> None:
+        """Raises the counter to `value`, from the host; work that waited for it runs."""
+        ...
+
+    def wait(self, value: int, timeout: float | None = None) -> None:
+        """Returns when the counter has reached `value`.
+
+        Raises:
+            CancelledError: `timeout` seconds passed, or nothing that was submitted will signal the value.
+        """
+        ...
+
+
+class FenceValue(NamedTuple):
+    """A fence of the device and a value of its counter: to wait for, or to signal."""
+
+    fence: Any
     value: int
 
 
@@ -146,7 +166,7 @@ class Device(Protocol):
         """Returns an executable for one parameter block; only its unpatchable fields may be relied on."""
         ...
 
-    def fence(self) -> Fence:
+    def fence(self) -> DeviceFence:
         """Returns a new fence, at 0."""
         ...
 

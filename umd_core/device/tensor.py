@@ -13,8 +13,8 @@ from umd_core.errors import DTypeError, InputCountError, ShapeError
 from umd_core.ir import Array, TensorDesc
 
 if TYPE_CHECKING:
-    from umd_core.device.program import Program
     from umd_core.device import SequentialDevice
+    from umd_core.device.program import Program
 
 
 class Storage:
@@ -162,12 +162,18 @@ class Signature:
 
     __slots__ = ("inputs", "outputs")
 
-    def __init__(self, program: Program) -> None:
-        replaced = dict(program.aliases)
-        replacing = {source: output for output, source in program.aliases}
-        self.inputs = [_prepared(desc, replacing.get(i)) for i, desc in enumerate(program.inputs)]
-        self.outputs = [_prepared(desc, replaced.get(i)) for i, desc in enumerate(program.outputs)]
-        given, count = len(self.inputs) + len(self.outputs), program.argument_count
+    def __init__(
+        self,
+        inputs: Sequence[TensorDesc],
+        outputs: Sequence[TensorDesc],
+        aliases: Sequence[tuple[int, int]],
+        argument_count: int,
+    ) -> None:
+        replaced = dict(aliases)
+        replacing = {source: output for output, source in aliases}
+        self.inputs = [_prepared(desc, replacing.get(i)) for i, desc in enumerate(inputs)]
+        self.outputs = [_prepared(desc, replaced.get(i)) for i, desc in enumerate(outputs)]
+        given, count = len(self.inputs) + len(self.outputs), argument_count
         if given != count:
             raise InputCountError("run", given, count, count, "descriptions of arguments: load a CommandBuffer")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from umd_core.encoding.layout import (
     PATCH_SIZES,
     SIGNAL_EVENT,
     SectionKind,
+    columns_of,
 )
 from umd_core.encoding.tables import Tables
 from umd_core.errors import DecodeError
@@ -61,9 +61,8 @@ def read_events(tables: Tables) -> list[Event]:
 @functools.lru_cache(maxsize=4096)
 def patchable_fields(record: KernelRecord) -> dict[int, tuple[int, bool]]:
     """Returns the patchable numbers of a parameter block: offset → (size, whether it is a float)."""
-    layout: Mapping[str, Any] = record.columns.fields or {}
-    fields = {int(offset): (dtype.itemsize, dtype.kind == "f") for dtype, offset in (f[:2] for f in layout.values())}
-    return {offset: field for offset, field in fields.items() if offset in record.patchable}
+    columns = columns_of(record.columns)
+    return {c.offset: (c.size, c.kind == "f") for c in columns if c.offset in record.patchable}
 
 
 def read_patches(tables: Tables) -> list[Patch]:

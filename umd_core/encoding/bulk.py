@@ -7,6 +7,7 @@ there. `bulk_launches` does the same for rule 7.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,13 @@ FEWEST = 100
 
 _KNOWN = np.zeros(256, np.bool_)
 _KNOWN[list(OPCODES)] = True
-_ACCESS_START = np.zeros(256, np.int64)
 _REF_COUNT = np.zeros(256, np.int64)
-_ACCESSES: list[int] = []
+_ACCESS_START = np.zeros(256, np.int64)
+_ACCESSES = list(itertools.chain.from_iterable(layout.refs or () for layout in OPCODES.values()))
+"""The accesses of the opcodes' refs, one opcode after the other; those of an opcode begin at `_ACCESS_START`."""
 for _layout in OPCODES.values():
-    _ACCESS_START[_layout.opcode] = len(_ACCESSES)
     _REF_COUNT[_layout.opcode] = len(_layout.refs or ())
-    _ACCESSES += _layout.refs or ()
+_ACCESS_START[list(OPCODES)] = np.cumsum(_REF_COUNT[list(OPCODES)]) - _REF_COUNT[list(OPCODES)]
 
 
 class Bulk:

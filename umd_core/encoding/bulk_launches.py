@@ -5,7 +5,6 @@ As in `bulk`, what is not accepted is judged one by one, by `launches`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -77,33 +76,26 @@ class _Launches:
 
     def _columns(self) -> list[_Array]:
         """Returns the fields of all blocks; those of 4 bytes, which nothing here reads, as zeros."""
-        layout: Mapping[str, Any] = self.record.columns.fields or {}
         zeros = np.zeros(len(self.bad), np.int64)
-        columns = []
-        for name in self.record.columns.names or ():
-            dtype, offset = layout[name][:2]
-            columns.append(self.words[offset // 8] if dtype.itemsize == 8 else zeros)
-        return columns
+        return [self.words[c.offset // 8] if c.size == 8 else zeros for c in self.rules.columns]
 
     def _numbers_fit(self, columns: list[_Array], max_work: int) -> bool:
         """Checks array lengths, padding and range; returns False when the range of all is in doubt.
 
         A u64 from 2^63 on is negative here, which is caught as well.
         """
-        layout: Mapping[str, Any] = self.record.columns.fields or {}
         raw = self.words.T.copy().view(np.uint8)
         for at, count in self.record.padding:
             self.bad |= raw[:, at : at + count].any(axis=1)
         for at, size in enumerate(self.record.sizes):
             self.bad |= raw[:, 4 * at : 4 * at + 4].view("<u4")[:, 0] != size
         largest = []
-        for name in self.record.columns.names or ():
-            dtype, offset = layout[name][:2]
-            if dtype.itemsize != 8 or dtype.kind == "f":
+        for offset, size, kind in self.rules.columns:
+            if size != 8 or kind == "f":
                 largest.append(0)
                 continue
             low, high = self.least[offset // 8], self.most[offset // 8]
-            if high >= _LIMIT or low < (0 if dtype.kind == "u" else 1 - _LIMIT):
+            if high >= _LIMIT or low < (0 if kind == "u" else 1 - _LIMIT):
                 return False
             largest.append(max(high, -low))
         if max(self.rules.bounds(largest, lambda number: number or 1)) >= _LIMIT:

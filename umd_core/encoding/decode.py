@@ -64,9 +64,7 @@ def decode(source: Source, limits: Limits = LIBRARY_LIMITS, max_work: int = UNLI
         kernels=tables.records,
         slots=tables.slots,
         commands=list(_commands(tables)),
-        constants=[
-            bytes(tables.data[s.value : s.value + s.length]) for s in tables.slots if s.kind == SlotKind.CONSTANT
-        ],
+        constants=[tables.data[s.value : s.value + s.length] for s in tables.slots if s.kind == SlotKind.CONSTANT],
         events=read_events(tables),
         patches=read_patches(tables),
         debug=read_debug(tables),
@@ -115,7 +113,7 @@ def check_bulk(tables: Tables, max_work: int) -> None:
 
 
 def _commands(tables: Tables) -> Iterator[Command]:
-    frame, data = tables.frame, bytes(tables.data)
+    frame, data = tables.frame, tables.data
     refs = tuple(map(Ref._make, REF.struct.iter_unpack(frame.section(SectionKind.REFS).data)))
     deps = tuple([dep for (dep,) in DEP.struct.iter_unpack(frame.section(SectionKind.DEPS).data)])
     unpack = LAUNCH.struct.unpack_from

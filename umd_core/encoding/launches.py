@@ -9,11 +9,11 @@ import functools
 import itertools
 import operator
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from umd_core.commands import Opcode
-from umd_core.encoding.layout import COMMAND, LAUNCH, NUMBER_LIMIT, REF, SectionKind
+from umd_core.encoding.layout import COMMAND, LAUNCH, NUMBER_LIMIT, REF, SectionKind, columns_of
 from umd_core.encoding.tables import Tables
 from umd_core.errors import DecodeError
 from umd_core.kernels import Geometry, KernelRecord
@@ -40,28 +40,29 @@ class LaunchRules:
 
     Attributes:
         record: the kernel record.
+        columns: where each number of the block lies.
         refs: unpacks the refs of a dispatch.
         pairs: operands of which one is written.
         steps: indices of window strides and dilations.
     """
 
     __slots__ = (
-        "_aliases", "_boxes", "_offsets", "_padding", "_rest", "_windows", "pairs", "record", "refs", "steps",
+        "_aliases", "_boxes", "_offsets", "_padding", "_rest", "_windows", "columns",
+        "pairs", "record", "refs", "steps",
     )  # fmt: skip
 
     def __init__(self, record: KernelRecord) -> None:
         self.record = record
         self.refs = struct.Struct("<" + "IIQQ" * len(record.boxes))
-        layout: Mapping[str, Any] = record.columns.fields or {}
-        fields = [layout[name] for name in record.columns.names or ()]
-        self._offsets = [int(field[1]) for field in fields]
+        self.columns = columns_of(record.columns)
+        self._offsets = [column.offset for column in self.columns]
         self._padding = [(at, at + count, bytes(count)) for at, count in record.padding]
         self._boxes = [
             (box, box.offset, box.axes, box.dtype.size, box.operand.writes and not record.row.atomic)
             for box in record.boxes
         ]
         in_boxes = {i for box in record.boxes for i in (box.offset, *itertools.chain.from_iterable(box.axes))}
-        self._rest = [i for i, field in enumerate(fields) if i not in in_boxes and field[0].kind in "iu"]
+        self._rest = [i for i, column in enumerate(self.columns) if i not in in_boxes and column.kind in "iu"]
         self._windows = _window_terms(record)
         self.steps = [
             first + axis

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +26,21 @@ STRIDE_LIMIT = 256
 SLOT_ALIGNMENT_LIMIT = 4096
 
 _CODES = {"u8": ("B", "u1"), "u16": ("H", "<u2"), "u32": ("I", "<u4"), "u64": ("Q", "<u8"), "i64": ("q", "<i8")}
+
+
+class Column(NamedTuple):
+    """Where a number of a record lies: offset and size in bytes, kind as NumPy's ("u", "i", "f")."""
+
+    offset: int
+    size: int
+    kind: str
+
+
+def columns_of(dtype: np.dtype[Any]) -> list[Column]:
+    """Returns the columns of a structured type, in its order."""
+    fields: Any = dtype.fields
+    found = [fields[name][:2] for name in dtype.names or ()]
+    return [Column(int(offset), own.itemsize, own.kind) for own, offset in found]
 
 
 class FieldLayout(NamedTuple):
@@ -60,8 +74,7 @@ class RecordLayout:
         self.size = self.struct.size
         names = [field.name for field in self.fields]
         self.dtype: np.dtype[Any] = np.dtype({"names": names, "formats": formats})
-        layout: Mapping[str, Any] = self.dtype.fields or {}
-        self.offsets: dict[str, int] = {field: int(layout[field][1]) for field in names}
+        self.offsets = {name: column.offset for name, column in zip(names, columns_of(self.dtype), strict=True)}
 
     def __repr__(self) -> str:
         return f"RecordLayout({self.name!r}, {self.size} bytes)"

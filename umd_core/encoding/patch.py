@@ -117,10 +117,11 @@ def apply_patches(cb: CommandBuffer, values: Sequence[int]) -> dict[int, bytes]:
     return PatchPlan(cb).apply(values)
 
 
-def _word_error(values: Sequence[int]) -> LimitError:
+def _word_error(values: Sequence[object]) -> LimitError:
     largest = 2**64 - 1
-    at = next((i for i, v in enumerate(values) if not isinstance(v, int) or not 0 <= v <= largest), 0)
-    value = values[at]
-    if isinstance(value, int):
-        return LimitError(f"value {at}", value, largest)
-    return LimitError(f"value {at} ({value!r}, floats are given as their bits)", -1, largest)
+    for at, value in enumerate(values):
+        if not isinstance(value, int):
+            return LimitError(f"value {at} ({value!r}, floats are given as their bits)", -1, largest)
+        if not 0 <= value <= largest:
+            return LimitError(f"value {at}", value, largest)
+    return LimitError("values", len(values), largest)

@@ -56,7 +56,7 @@ class Tables:
 
     def __init__(self, frame: Frame, limits: Limits) -> None:
         self.frame, self.limits = frame, limits
-        self.data = frame.section(SectionKind.DATA).data
+        self.data = bytes(frame.section(SectionKind.DATA).data)
         self.kernels = _read_kernels(frame, limits)
         self.records: list[KernelRecord] = []
         self.slots = _read_slots(frame, limits)

@@ -44,7 +44,7 @@ def _arg_reduce(name: str) -> KernelRow:
 
 
 REDUCTIONS = (
-    _reduce("sum", dtypes.NUMERIC, "add", "out[o] = sum of x[o, :], 0 when empty; floats accumulate in float32 or more"),
+    _reduce("sum", dtypes.NUMERIC, "add", "out[o] = sum of x[o, :], 0 when empty; floats add up in float32 or more"),
     _reduce("prod", dtypes.NUMERIC, "mul", "out[o] = product of x[o, :], 1 when empty"),
     _reduce("mean", dtypes.FLOATS, "mean", "out[o] = sum of x[o, :] / count, NaN when empty"),
     _reduce("max", dtypes.NUMERIC, "max", "out[o] = largest of x[o, :], NaN wins; the least value when empty"),
@@ -211,7 +211,8 @@ POOLING = (
     _pool(
         "max_pool_kernel",
         (Operand("x", "r", "T", _POOL_X), Operand("y", "w", "T", _POOL_Y)),
-        "y[n, o] = largest x[n, i] in the window, i = o · window_stride - pad + k · dilation inside the input; NaN wins; "
+        "y[n, o] = largest x[n, i] in the window, i = o · window_stride - pad + k · dilation inside the input; "
+        "NaN wins; "
         "-inf where the window holds no element",
     ),
     _pool(
@@ -367,7 +368,8 @@ UPDATES = (
         ),
         (*_patchable("beta1", "beta2", "epsilon", "weight_decay"), Field("decoupled", "u32")),
         "with decoupled 1: p *= 1 - lr · weight_decay, else g += weight_decay · p; m = beta1 · m + (1 - beta1) · g; "
-        "v = beta2 · v + (1 - beta2) · g²; p -= lr / (1 - beta1^step) · m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon); "
+        "v = beta2 · v + (1 - beta2) · g²; "
+        "p -= lr / (1 - beta1^step) · m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon); "
         "step counts this update, from 1",
     ),
 )

@@ -195,8 +195,21 @@ class KernelRecord:
     """
 
     __slots__ = (
-        "boxes", "bound", "columns", "extent_at", "grid", "index_of", "key", "padding", "patchable",
-        "row", "size", "sizes", "struct", "types", "work",
+        "bound",
+        "boxes",
+        "columns",
+        "extent_at",
+        "grid",
+        "index_of",
+        "key",
+        "padding",
+        "patchable",
+        "row",
+        "size",
+        "sizes",
+        "struct",
+        "types",
+        "work",
     )  # fmt: skip
 
     def __init__(self, row: KernelRow, types: tuple[DType, ...], sizes: tuple[int, ...]) -> None:
@@ -327,7 +340,8 @@ class KernelRecord:
 
     def geometry(self, flat: Flat) -> Geometry:
         """Returns the launch geometry of one flat block; see `kernels.geometry`."""
-        return GEOMETRIES[self.row.geometry](self, flat)
+        geometry: Geometry = GEOMETRIES[self.row.geometry](self, flat)
+        return geometry
 
 
 def _rebuild(row: KernelRow, codes: tuple[int, ...], sizes: tuple[int, ...]) -> KernelRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from umd_core.kernels import KernelRecord, KernelRow, Operand
 from umd_core.testing.reference import Case
 from umd_core.testing.values import Random, index_values, values
 
+MOST = 2048
 SHAPES = ("ordinary", "ones", "empty", "odd", "long")
 LAYOUTS = ("contiguous", "permuted", "negative", "gaps", "overlapping")
 STYLES: dict[tuple[str, str], str] = {
@@ -157,12 +159,25 @@ def make_extents(random: Random, record: KernelRecord, shape: str) -> dict[str, 
         own = "ordinary" if shape == "long" and index != stretched else shape
         sizes = _sizes(random, count if extent.size else 1, own)
         result[extent.name] = tuple(sizes) if extent.size else sizes[0]
+    _shrink(random, result)
     if "axis" in result:
         first = record.row.extents[0].name
         result["axis"] = result["axis"] or (0 if 0 in result[first] else 3)
     if shape == "empty":
         _empty_one(random, record, result)
     return result
+
+
+def _shrink(random: Random, extents: dict[str, Any]) -> None:
+    """Sets extents to 1 until the launch has at most `MOST` elements: the reference is slow."""
+    flat = [(name, at) for name, e in extents.items() for at in range(len(e) if isinstance(e, tuple) else 1)]
+    for index in random.permutation(len(flat)):
+        total = math.prod(e for value in extents.values() for e in (value if isinstance(value, tuple) else (value,)))
+        if total <= MOST:
+            return
+        name, at = flat[int(index)]
+        value = extents[name]
+        extents[name] = (*value[:at], 1, *value[at + 1 :]) if isinstance(value, tuple) else 1
 
 
 def _sizes(random: Random, count: int, shape: str) -> list[int]:
@@ -271,10 +286,11 @@ def make_strides(random: Random, box: Sequence[int], layout: str, injective: boo
     if layout in ("permuted", "overlapping", "negative"):
         order = [int(a) for a in random.permutation(len(box))]
     strides, step = [0] * len(box), 1
+    wide = set(random.permutation(len(box))[:2].tolist())
     for axis in order:
         if box[axis] == 1:
             continue
-        gap = int(random.integers(2, 4)) if layout == "gaps" else 1
+        gap = int(random.integers(2, 4)) if layout == "gaps" and axis in wide else 1
         strides[axis] = step * gap
         step *= gap * max(box[axis], 1)
         if layout == "negative" and random.random() < 0.7:
