@@ -114,6 +114,9 @@ class ShapeError(UmdError):
     """Shapes do not fit. Facts: `op`, `input` (its name), `shapes`."""
 
     status = Status.SHAPE
+    op: str
+    input: str
+    shapes: Sequence[Sequence[int]]
 
     def __init__(self, op: str, detail: str, *, input: str = "", shapes: Sequence[Sequence[int]] = ()) -> None:
         where = f"{op} input {input!r}" if input else op
@@ -135,6 +138,10 @@ class DTypeError(UmdError):
     """An element type is unknown or does not fit. Facts: `op`, `input`, `got`, `allowed`."""
 
     status = Status.DTYPE
+    op: str
+    input: str
+    got: str
+    allowed: Sequence[str]
 
     def __init__(self, op: str, detail: str, *, input: str = "", got: str = "", allowed: Sequence[str] = ()) -> None:
         where = f"{op} input {input!r}" if input else op
@@ -146,6 +153,10 @@ class AttributeValueError(UmdError):
     """An attribute is unknown, missing or ill-typed. Facts: `op`, `attribute`, `value`, `wanted`."""
 
     status = Status.ATTRIBUTE
+    op: str
+    attribute: str
+    value: str
+    wanted: str
 
     def __init__(self, op: str, attribute: str, detail: str, *, value: object = None, wanted: str = "") -> None:
         would = f"; {wanted} would be right" if wanted else ""
@@ -162,6 +173,11 @@ class UnsupportedError(UmdError):
     """The device, or umd, cannot do this. Facts: `op`, `kernel`, `types`, `device`, `reason`."""
 
     status = Status.UNSUPPORTED
+    op: str
+    kernel: str
+    types: Sequence[str]
+    device: str
+    reason: str
 
     def __init__(
         self, reason: str, *, op: str = "", kernel: str = "", types: Sequence[str] = (), device: str = ""
@@ -177,6 +193,9 @@ class LimitError(UmdError):
     """A limit or the range of a number is exceeded. Facts: `what`, `value`, `limit`."""
 
     status = Status.LIMIT
+    what: str
+    value: int
+    limit: int
 
     def __init__(self, what: str, value: int, limit: int, *, op: str = "") -> None:
         where = f"{op}: " if op else ""
@@ -210,6 +229,8 @@ class StaleHandleError(UmdError):
     """A handle, buffer or program that no longer (or never) existed. Facts: `what`, `handle`."""
 
     status = Status.STALE_HANDLE
+    what: str
+    handle: str
 
     def __init__(self, what: str, handle: object, detail: str = "is not alive") -> None:
         super().__init__(f"{what} {handle} {detail}", what=what, handle=str(handle))
@@ -219,6 +240,11 @@ class OutOfMemoryError(UmdError):
     """No room on the device. Facts in bytes: `asked`, `used`, `capacity`, `largest_free`."""
 
     status = Status.OUT_OF_MEMORY
+    asked: int
+    used: int
+    capacity: int
+    largest_free: int
+    device: str
 
     def __init__(self, asked: int, used: int, capacity: int, largest_free: int, *, device: str = "") -> None:
         super().__init__(
@@ -236,6 +262,7 @@ class CancelledError(UmdError):
     """The work was cancelled or ran past its deadline. Facts: `what`."""
 
     status = Status.CANCELLED
+    what: str
 
     def __init__(self, what: str) -> None:
         super().__init__(what, what=what)
@@ -245,6 +272,10 @@ class IndexRangeError(UmdError):
     """A data-dependent index left its range. Facts: `kernel`, `command`, `value`, `extent`."""
 
     status = Status.INDEX_OUT_OF_RANGE
+    kernel: str
+    command: int
+    value: int
+    extent: int
 
     def __init__(self, kernel: str, command: int, value: int, extent: int) -> None:
         super().__init__(
@@ -260,6 +291,9 @@ class PoisonedError(UmdError):
     """Depends on something that failed before. Facts: `root` (the first failure's message), `root_status`."""
 
     status = Status.POISONED
+    what: str
+    root: str
+    root_status: int
 
     def __init__(self, what: str, root: BaseException) -> None:
         root_message = getattr(root, "root", None) or str(root)
@@ -273,6 +307,8 @@ class DeviceLostError(UmdError):
     """The device or the server behind it is gone. Facts: `device`, `reason`."""
 
     status = Status.DEVICE_LOST
+    device: str
+    reason: str
 
     def __init__(self, device: str, reason: str) -> None:
         super().__init__(f"{device} is lost: {reason}", device=device, reason=reason)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from umd_core.commands import READ, WRITE, DebugInfo
 from umd_core.dtypes import dtype as to_dtype
-from umd_core.errors import InputCountError, ShapeError, UndefinedValueError
+from umd_core.errors import InputCountError, ShapeError, UmdError, UndefinedValueError
 from umd_core.ir import Array, Graph, Node, Output, TensorDesc, contiguous_strides
 from umd_core.kernels import safety
 from umd_core.ops import OPS
@@ -74,7 +74,11 @@ class Linker:
             self._values[name] = View(number, desc.dtype, desc.shape, desc.strides, desc.element_offset)
         layouts = {o.value: o.desc for o in graph.outputs if o.desc is not None}
         for node in live_nodes(graph):
-            self._link_node(node, layouts)
+            try:
+                self._link_node(node, layouts)
+            except UmdError as error:
+                error.at(node=node.name, source=node.source)
+                raise
         self._place_outputs()
         return linked
 
@@ -168,7 +172,7 @@ class Linker:
                 becomes[view.buffer] = slot
             else:
                 late.append((output, view, slot))
-        self._adopt(uses, becomes, dropped)
+        self._adopt(uses, becomes, dropped, viewed)
         if dropped or becomes:
             linked.steps = [
                 s._replace(refs=tuple([(becomes.get(r[0], r[0]), r[1], r[2], r[3]) for r in s.refs]))
@@ -224,14 +228,16 @@ class Linker:
             return False
         return last_read < first or (last_read == first and overwrites_exactly(step, buffer, source))
 
-    def _adopt(self, uses: Uses, becomes: dict[int, int], dropped: set[int]) -> None:
-        """Lets a writable copy of a dying transient be that transient."""
+    def _adopt(self, uses: Uses, becomes: dict[int, int], dropped: set[int], viewed: set[int]) -> None:
+        """Lets a writable copy of a dying transient be that transient, unless an output views its bytes."""
         transients = self._linked.transients
         moved: dict[int, int] = {}
         for index, step in enumerate(self._linked.steps):
             if index in dropped or not isinstance(step.step, CopyBytes) or not step.step.adopt:
                 continue
             (copy, _, _, size), (source, _, offset, _) = step.refs
+            if source in viewed:
+                continue
             source = moved.get(source, source)
             if source not in transients or source in becomes or transients[source] != size or offset:
                 continue

@@ -262,6 +262,8 @@ class Recorder:
     def mutable(self, view: View) -> View:
         """Returns a writable copy of an input, elided where the input's buffer may be overwritten."""
         out = self.new(view.dtype, view.shape)
+        if 0 in view.shape:
+            return out
         if is_dense(view):
             size = view.size * view.dtype.size
             source = (view.buffer, READ, view.offset * view.dtype.size, size)

@@ -104,7 +104,8 @@ class Registry:
             raise
         for hook in self._manager.hook.umd_register_backends.get_hookimpls():
             if hook.plugin is plugin:
-                for info in hook.function():
+                infos: Any = hook.function()
+                for info in infos:
                     self._add(info, name)
 
     def _add(self, info: BackendInfo, plugin: str) -> None:

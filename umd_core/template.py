@@ -281,9 +281,10 @@ class OpTemplate:
 
 
 def _to_int(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != float(value):
+    number = int(value)
+    if isinstance(value, bool) or not (isinstance(value, str) or number == value):
         raise ValueError("not an integer")
-    return int(value)
+    return number
 
 
 def _to_bool(value: Any) -> bool:

@@ -57,7 +57,8 @@ class HostDevice(SequentialDevice):
         memory[offset : offset + len(data)] = data
 
     def read_memory(self, memory: Any, offset: int, size: int) -> memoryview:
-        return memory[offset : offset + size].data
+        view: memoryview = memory[offset : offset + size].data
+        return view
 
     def wrap_memory(self, data: Any) -> Any:
         return data
@@ -86,5 +87,3 @@ def bound(device: Any, *contents: Any) -> list[Binding]:
 
 def contents(device: Any, binding: Binding) -> bytes:
     return bytes(device.read(binding.buffer, binding.offset, binding.size))
-
-

@@ -142,14 +142,14 @@ def dynamic(op: str, inputs: Sequence[Array | None]) -> list[Array]:
 
 
 @functools.cache
-def simulator() -> Device:
-    """Returns the simulator, opened once for all tests of a process."""
-    return open_device("sim:0")
+def device(name: str) -> Device:
+    """Returns a device, opened once for all tests of a process."""
+    return open_device(name)
 
 
-def on_simulator(buffer: CommandBuffer, inputs: Sequence[Array]) -> list[Array]:
+def on_simulator(buffer: CommandBuffer, inputs: Sequence[Array], name: str = "sim:0") -> list[Array]:
     """Returns the outputs that the simulator computes from a command buffer."""
-    return [tensor.numpy() for tensor in simulator().run(buffer, inputs)]
+    return [tensor.numpy() for tensor in device(name).run(buffer, inputs)]
 
 
 def run_simulated(

@@ -308,7 +308,7 @@ def _gather(program: str, arrays: dict[str, Array], fields: Mapping[str, Any]) -
 
 def _scatter(program: str, arrays: dict[str, Array], fields: Mapping[str, Any]) -> None:
     out = arrays["out"]
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         for at in np.ndindex(arrays["updates"].shape):
             place = (*at, _place(arrays["index"][at], fields["axis"]))
             update = arrays["updates"][at]

@@ -18,8 +18,8 @@ from umd_core.testing.compare import difference
 from umd_core.testing.conformance import check_kernel
 from umd_core.testing.harness import record_launch
 from umd_core.testing.launches import LAYOUTS, SHAPES, Plan, build, type_arguments
-from umd_core.testing.report import Report, Result
 from umd_core.testing.reference import Case, Expected, reference
+from umd_core.testing.report import Report, Result
 
 Check = Callable[[Any], None]
 Kernel = Callable[..., None]
@@ -85,7 +85,9 @@ def dense(self: Any, executable: Any, launch: Any, parameters: bytes, bindings: 
     out.buffer.memory[out.offset : out.offset + out.size] |= 0
 
 
-def eager(self: Any, program: Any, bindings: Any, values: Any = (), waits: Any = (), signals: Any = (), queue: int = 0) -> Any:
+def eager(
+    self: Any, program: Any, bindings: Any, values: Any = (), waits: Any = (), signals: Any = (), queue: int = 0
+) -> Any:
     return SequentialDevice.submit(self, program, bindings, values, (), signals, queue)
 
 
@@ -113,7 +115,9 @@ def spoil(*views: Any) -> None:
 
 def whole(family: Kernel) -> Kernel:
     """A reduction that skips its last element."""
-    return lambda record, p, x, out: family(record, {**p, "inner": p["inner"]}, x[..., :-1] if x.shape[-1] > 1 else x, out)
+    return lambda record, p, x, out: family(
+        record, {**p, "inner": p["inner"]}, x[..., :-1] if x.shape[-1] > 1 else x, out
+    )
 
 
 FAULTS: dict[str, tuple[Callable[[], SequentialDevice], Check]] = {
@@ -147,8 +151,8 @@ FAULTS: dict[str, tuple[Callable[[], SequentialDevice], Check]] = {
             "scatter_add_kernel",
             replaced(
                 lambda r, p, updates, index, out: out.__setitem__(
-                    example_module().positions(r, index, p["axis"]),
-                    out[example_module().positions(r, index, p["axis"])] + updates,
+                    example_module().places(r, index, p["axis"]),
+                    out[example_module().places(r, index, p["axis"])] + updates,
                 )
             ),
         ),
@@ -191,7 +195,9 @@ def test_writing_back_what_was_there_is_no_fault() -> None:
 # the reference
 
 
-def launch_of(name: str, types: Sequence[dtypes.DType], sizes: Sequence[int], operands: dict[str, Any], **given: Any) -> Case:
+def launch_of(
+    name: str, types: Sequence[dtypes.DType], sizes: Sequence[int], operands: dict[str, Any], **given: Any
+) -> Case:
     """Returns a case over contiguous operands."""
     record = BY_NAME[name].record(types, sizes)
     arrays = {}
@@ -207,14 +213,24 @@ f32, i8, i64 = dtypes.float32, dtypes.int8, dtypes.int64
 
 
 def test_reference_by_hand() -> None:
-    div = launch_of("elementwise_div_kernel", [i8], [1], {"a": [7, -7, 5, -128], "b": [2, 2, 0, -1], "out": [0] * 4}, extents=(4,))
+    div = launch_of(
+        "elementwise_div_kernel", [i8], [1], {"a": [7, -7, 5, -128], "b": [2, 2, 0, -1], "out": [0] * 4}, extents=(4,)
+    )
     assert reference(div)["out"].value.tolist() == [3, -3, 0, -128]
     cast = launch_of(
-        "elementwise_cast_kernel", [f32, i8], [1], {"x": [1.9, -1.9, 300, np.nan, -np.inf], "out": [0] * 5}, extents=(5,)
+        "elementwise_cast_kernel",
+        [f32, i8],
+        [1],
+        {"x": [1.9, -1.9, 300, np.nan, -np.inf], "out": [0] * 5},
+        extents=(5,),
     )
     assert reference(cast)["out"].value.tolist() == [1, -1, 127, 0, -128]
     power = launch_of(
-        "elementwise_pow_kernel", [i8], [1], {"a": [2, -1, 0, 3, -2], "b": [7, -3, -1, -2, 3], "out": [0] * 5}, extents=(5,)
+        "elementwise_pow_kernel",
+        [i8],
+        [1],
+        {"a": [2, -1, 0, 3, -2], "b": [7, -3, -1, -2, 3], "out": [0] * 5},
+        extents=(5,),
     )
     assert reference(power)["out"].value.tolist() == [-128, -1, 0, 0, -8]
     first = {"x": [[1, 3, 3], [np.nan, 9, np.nan]], "out": [0, 0]}
@@ -227,7 +243,14 @@ def test_reference_by_hand() -> None:
     )  # fmt: skip
     assert reference(scatter)["out"].value.tolist() == [[1, 0], [0, 2], [0, 4]]
     gemm = launch_of(
-        "gemm_kernel", [i8], [1], {"a": [[[100, 1]]], "b": [[[2], [56]]], "out": [[[0]]]}, batch=(1,), rows=1, columns=1, depth=2
+        "gemm_kernel",
+        [i8],
+        [1],
+        {"a": [[[100, 1]]], "b": [[[2], [56]]], "out": [[[0]]]},
+        batch=(1,),
+        rows=1,
+        columns=1,
+        depth=2,
     )
     assert reference(gemm)["out"].value.tolist() == [[[0]]]
 
@@ -250,7 +273,14 @@ def test_reference_of_windows_by_hand() -> None:
         assert reference(case)["y"].value.tolist() == wanted
     assert reference(case)["index"].value.tolist() == [[0, 2]]
     padded = launch_of(
-        "average_pool_kernel", [f32], [1], {"x": [[1, 2, 3]], "y": [[0, 0]]}, batch=1, **window, count_pad=1, pads_end=(0,)
+        "average_pool_kernel",
+        [f32],
+        [1],
+        {"x": [[1, 2, 3]], "y": [[0, 0]]},
+        batch=1,
+        **window,
+        count_pad=1,
+        pads_end=(0,),
     )
     assert reference(padded)["y"].value.tolist() == [[0.5, 2.5]]
 

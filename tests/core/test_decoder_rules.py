@@ -29,7 +29,7 @@ from umd_core.commands import (
     Ref,
     Update,
 )
-from umd_core.encoding import decode, decode_original, encode, encode_original, validate
+from umd_core.encoding import bulk_launches, decode, decode_original, encode, encode_original, validate
 from umd_core.encoding import frame as frame_module
 from umd_core.encoding.decode import UNLIMITED_WORK, check_bulk, check_tables
 from umd_core.encoding.layout import (
@@ -367,6 +367,7 @@ def command_cases() -> Iterator[Case]:
     yield command("ref-count", 10, "ref_count", 1)
     yield command("ref-count", 11, "ref_count", 1)
     yield command("data-length", 7, "data_length", 88)
+    yield command("data-length", 7, "data_length", 95)  # which moves no cursor
     yield command("data-length", 1, "data_length", 7)
     yield elsewhere(limited(Case("limit-deps", raw, "", 0, 0), deps=3), K.COMMANDS, 8, "dep_count")
     yield elsewhere(limited(Case("limit-update", raw, "", 0, 0), update=12), K.COMMANDS, 5, "data_length")
@@ -478,7 +479,10 @@ def launch_cases() -> Iterator[Case]:
         yield launch("launch-geometry", two(wrong_launch(at)), 1, 4 * at)
     yield launch("launch-alias", two(replaced_ref(2, slot=0, offset=4)), 1, ADD_OUT_OFFSET)
     yield launch("launch-alias", shifted_alias(), 0, ADD_OUT_OFFSET)
-    yield launch("launch-alias", undeclared_alias(), 0, 32 + undeclared_alias_field())
+    backwards = two(lambda d: replaced_ref(2, slot=0)(parameters(a_offset=15, a_strides=(-1,))(d)))
+    yield launch("launch-alias", backwards, 1, ADD_OUT_OFFSET)
+    yield launch("launch-alias", reduction_in_place(), 0, 32 + field_at("reduce_sum_kernel", (1, 1), "out_offset"))
+    yield launch("launch-alias", update_by_itself(), 0, 32 + field_at("sgd_kernel", (1,), "g_offset"))
 
 
 POOL = BY_NAME["max_pool_kernel"].record([F32], (2,))
@@ -507,7 +511,7 @@ def shifted_alias() -> CommandBuffer:
     return build.done()
 
 
-def undeclared_alias() -> CommandBuffer:
+def reduction_in_place() -> CommandBuffer:
     """A reduction in place, which its kernel does not allow."""
     build = Build()
     x = build.slot()
@@ -516,12 +520,20 @@ def undeclared_alias() -> CommandBuffer:
     return build.done()
 
 
-def undeclared_alias_field() -> int:
-    rec = BY_NAME["reduce_sum_kernel"].record([F32], (1, 1))
-    index, _ = rec.index_of["out_offset"]
+def update_by_itself() -> CommandBuffer:
+    """p and g are the same elements, but the kernel does not say that they may be."""
+    build = Build()
+    p, lr = build.slot(), build.slot()
+    shape = {"extents": (4,), "p_strides": (1,), "g_strides": (1,)}
+    build.dispatch("sgd_kernel", [F32], [1], shape, {"p": (p, 0), "g": (p, 0), "lr": (lr, 0)})
+    return build.done()
+
+
+def field_at(kernel: str, sizes: tuple[int, ...], name: str) -> int:
+    rec = BY_NAME[kernel].record([F32], sizes)
     fields = rec.columns.fields
     assert fields is not None
-    return int(fields[f"c{index}"][1])
+    return int(fields[f"c{rec.index_of[name][0]}"][1])
 
 
 def original_cases() -> Iterator[Case]:
@@ -559,6 +571,14 @@ def refusal(case: Case) -> DecodeError:
     with pytest.raises(DecodeError) as caught:
         _ = decode_original(case.raw) if case.section == "ORIGINAL" else decode(case.raw, case.limits, case.max_work)
     return caught.value
+
+
+@pytest.fixture(autouse=True, scope="module")
+def every_launch_in_bulk() -> Iterator[None]:
+    """Lets `bulk_launches` check even a single launch, which it would leave to `launches`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk_launches, "FEWEST_LAUNCHES", 1)
+        yield
 
 
 def test_every_rule_has_a_negative_case() -> None:

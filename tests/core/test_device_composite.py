@@ -20,9 +20,9 @@ from umd_core.testing.recording import Recording
 def partial(*kernels: str) -> Any:
     """Returns an example device that has only some of its kernels."""
 
-    class Partial(example_module().ExampleDevice):  # type: ignore[misc,name-defined]
+    class Partial(example_module().ExampleDevice):  # type: ignore[misc]
         def caps(self) -> Caps:
-            return Caps({name: None for name in kernels}, memory=1 << 24)
+            return Caps(dict.fromkeys(kernels), memory=1 << 24)
 
     return Partial("partial:0")
 

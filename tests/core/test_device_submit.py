@@ -7,7 +7,8 @@ import random
 import struct
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_direct_handles_are_resolved_or_refused() -> None:
     command_buffer.outputs = []
 
     class Handles(HostDevice):
-        known: dict[int, Any] = {}
+        known: ClassVar[dict[int, Any]] = {}
 
         def resolve(self, handle: int) -> Any:
             return self.known.get(handle) or super().resolve(handle)
@@ -167,7 +168,7 @@ def test_direct_handles_are_resolved_or_refused() -> None:
     program = device.load(bytes(command_buffer))
     with pytest.raises(StaleHandleError, match="9, generation 2"):
         device.submit(program, [source])
-    device.known = {9 | 2 << 32: target.buffer}
+    device.known[9 | 2 << 32] = target.buffer
     device.submit(program, [source]).wait()
     assert contents(device, target) == b"abcd"
 
@@ -219,7 +220,7 @@ def test_a_backend_that_cannot_bind_fails_the_ticket_and_recovers() -> None:
     assert len(device.ran) == 2
 
 
-RULES = {
+RULES: dict[str, Callable[[Binding, Binding], list[Binding]]] = {
     "range": lambda a, b: [a, Binding(b.buffer, 60, 8)],
     "length": lambda a, b: [a, Binding(b.buffer, 0, 7)],
     "alignment": lambda a, b: [a, Binding(b.buffer, 4, 8)],
@@ -268,8 +269,12 @@ def test_overlap_check_agrees_with_all_pairs(seed: int, count: int) -> None:
     buffers = [device.allocate(12) for _ in range(2)]
     bindings = tuple(Binding(rng.choice(buffers), rng.randrange(8), rng.randrange(5)) for _ in range(count))
     clash = any(
-        a.buffer is b.buffer and a.offset < b.offset + b.size and b.offset < a.offset + a.size and (writable[i] or writable[j])
-        and a.size and b.size
+        a.buffer is b.buffer
+        and a.offset < b.offset + b.size
+        and b.offset < a.offset + a.size
+        and (writable[i] or writable[j])
+        and a.size
+        and b.size
         for i, a in enumerate(bindings)
         for j, b in enumerate(bindings[:i])
     )
@@ -442,6 +447,31 @@ def test_barriers_order_everything() -> None:
     assert {tuple(sorted(order[:2])) for order in orders} == {(0, 1)}
     assert {order[2] for order in orders} == {2}
     assert len({tuple(order) for order in orders}) == 4
+
+
+def test_devices_of_many_threads_do_not_meet() -> None:
+    """Each thread owns a device; what they share is only what the core caches."""
+
+    def work(seed: int) -> bool:
+        device = example_device(str(seed))
+        generator = np.random.default_rng(seed)
+        rows = exact_rows(device.caps().supports)
+        for _ in range(4):
+            program = random_program(generator, rows, 8)
+            arguments = random_arguments(generator, program)
+            wanted = [array.tobytes() for array in reference_run(program, arguments)]
+            bindings = bound(device, *arguments)
+            loaded = device.load(program)
+            for _ in range(3):
+                for binding, array in zip(bindings, arguments, strict=True):
+                    device.write(binding.buffer, 0, array)
+                device.submit(loaded, bindings).wait()
+                if [contents(device, binding) for binding in bindings] != wanted:
+                    return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(16)))
 
 
 def test_errors_are_typed_for_any_bytes() -> None:

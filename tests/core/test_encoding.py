@@ -21,6 +21,7 @@ from umd_core.commands import (
     DebugInfo,
     Dispatch,
     Event,
+    Fill,
     Mark,
     Newer,
     Nop,
@@ -195,6 +196,28 @@ def test_a_number_that_does_not_fit_is_named(cb: CommandBuffer, what: str, value
         encode(cb)
     assert (caught.value.facts()["what"], caught.value.facts()["value"]) == (what, value)
     assert caught.value.facts()["limit"] == limit
+
+
+def test_tables_that_do_not_match_are_named() -> None:
+    with pytest.raises(LimitError, match="number of debug entries is 2, the limit is 1"):
+        encode(unfit(debug=[DebugInfo()] * 2))
+    for command in (-1, 1):
+        with pytest.raises(LimitError, match=f"command of a patch is {command}, the limit is 0"):
+            encode(unfit(patches=[Patch(command, 32, 4, 0)]))
+
+
+def test_a_pattern_too_long_is_encoded_and_refused() -> None:
+    build = Build()
+    build.add(Fill(Ref(build.slot(), WRITE, 0, 9), b"nine byte"))
+    with pytest.raises(DecodeError, match="data-length"):
+        decode(encode(build.done()))
+
+
+def test_text_that_is_no_unicode_is_replaced() -> None:
+    cb = CommandBuffer(commands=[Mark(0, "a\udc80b")], debug=[DebugInfo("\ud800", "", "")])
+    decoded = decode(encode(cb))
+    assert decoded.commands == [Mark(0, "a?b")]
+    assert decoded.debug == [DebugInfo("?", "", "")]
 
 
 def test_limits_may_be_lowered() -> None:

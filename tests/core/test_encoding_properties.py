@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core.encoding_samples import SAMPLES, command_buffers, damaged, encoded, repaired
+from tests.core.test_decoder_rules import V1_CASES
 from umd_core.commands import CommandBuffer, Mark
 from umd_core.encoding import LIBRARY_LIMITS, bulk_launches, decode, encode, validate
 from umd_core.encoding.annexes import read_debug, read_events, read_patches
@@ -65,7 +66,7 @@ def check_agreement(raw: bytes) -> Verdict:
     return said
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(command_buffers())
 def test_decode_gives_back_what_was_encoded(cb: CommandBuffer) -> None:
     raw = encode(cb)
@@ -76,7 +77,7 @@ def test_decode_gives_back_what_was_encoded(cb: CommandBuffer) -> None:
     assert decoded == cb
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(command_buffers())
 def test_the_bulk_validator_accepts_valid_buffers(cb: CommandBuffer) -> None:
     tables = check_tables(encode(cb), LIBRARY_LIMITS)
@@ -87,15 +88,22 @@ def test_the_bulk_validator_accepts_valid_buffers(cb: CommandBuffer) -> None:
     assert bulk_launches.doubtful_launches(bulk, UNLIMITED_WORK) == []
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.data())
 def test_damaged_buffers_are_refused_or_canonical(data: st.DataObject) -> None:
     raw = encode(data.draw(command_buffers(most=4)))
     check_agreement(data.draw(damaged(raw)))
 
 
+@settings(max_examples=200)
+@given(st.data())
+def test_damaged_negative_cases_are_refused_or_canonical(data: st.DataObject) -> None:
+    seed = data.draw(st.sampled_from(V1_CASES))
+    check_agreement(data.draw(damaged(seed.raw, most=2)))
+
+
 @pytest.mark.parametrize("sample", SAMPLES)
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(st.data())
 def test_damaged_samples_are_refused_or_canonical(sample: str, data: st.DataObject) -> None:
     check_agreement(data.draw(damaged(encoded(sample), most=2)))
@@ -120,12 +128,12 @@ def test_every_truncation_is_refused(sample: str) -> None:
                 decode(candidate)
 
 
-@pytest.mark.parametrize("sample", ["add", "events", "newer_minor"])
+@pytest.mark.parametrize("sample", ["add", "adamw_patched", "newer_minor"])
 def test_every_changed_byte_is_refused_or_canonical(sample: str) -> None:
     raw = encoded(sample)
     accepted = 0
     for at in range(len(raw)):
-        for value in {0, 1, 255, raw[at] ^ 1, raw[at] ^ 0x80} - {raw[at]}:
+        for value in {255, raw[at] ^ 1, raw[at] ^ 0x80} - {raw[at]}:
             changed = raw[:at] + bytes([value]) + raw[at + 1 :]
             accepted += check_agreement(repaired(changed)) is None
             with pytest.raises(DecodeError):  # the checksums notice what was not repaired

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -71,10 +73,33 @@ def test_the_kit_runs_in_ones_own_test_module(installed: Path, tmp_path: Path) -
     assert "2 failed" in done.stdout
 
 
+def test_the_plugin_opens_the_device_that_the_option_names(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_fixture.py").write_text("def test_name(umd_device):\n    assert umd_device.name == 'example:3'\n")
+    known = any(point.value == "umd_core.testing.plugin" for point in metadata.entry_points(group="pytest11"))
+    plugin = [] if known else ["-p", "umd_core.testing.plugin"]
+    plain = [part for name in ("cacheprovider", "asyncio", "timeout") for part in ("-p", f"no:{name}")]
+    with_option = run(
+        installed, "-m", "pytest", "-q", *plugin, *plain, "test_fixture.py", "--umd-device", "example:3", cwd=tmp_path
+    )
+    assert "1 passed" in with_option.stdout
+    without = run(installed, "-m", "pytest", "-q", "-rs", *plugin, *plain, "test_fixture.py", cwd=tmp_path)
+    assert "needs --umd-device NAME" in without.stdout
+
+
+def code_lines(source: str) -> int:
+    """Returns the number of lines that are neither blank, comment nor docstring."""
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            documented.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return sum(1 for number, line in lines if line.split("#")[0].strip() and number not in documented)
+
+
 def test_its_size_is_what_the_guide_says() -> None:
-    lines = (EXAMPLE / "umd_example.py").read_text().splitlines()
-    code = [line for line in lines if line.strip() and not line.strip().startswith(("#", '"""'))]
-    assert len(code) <= 140
+    count = code_lines((EXAMPLE / "umd_example.py").read_text(encoding="utf-8"))
+    assert f"{count} lines of code in one file" in (EXAMPLE.parent / "backends.md").read_text(encoding="utf-8")
+    assert count <= 120
 
 
 def test_its_own_arithmetic() -> None:
@@ -85,7 +110,8 @@ def test_its_own_arithmetic() -> None:
 
     def one(op: str, *arrays: np.ndarray) -> list[object]:
         command_buffer = umd.translate(op, list(arrays), caps=device.caps())
-        return device.run(command_buffer, list(arrays))[0].numpy().tolist()
+        numbers: list[object] = device.run(command_buffer, list(arrays))[0].numpy().tolist()
+        return numbers
 
     assert one("Div", np.array([7, -7, 5, -128], np.int8), np.array([2, 2, 0, -1], np.int8)) == [3, -3, 0, -128]
     assert one("Add", np.array([[1.5], [2.0]], np.float32), np.array([1, 2], np.float32)) == [[2.5, 3.5], [3.0, 4.0]]

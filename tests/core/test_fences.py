@@ -132,7 +132,9 @@ def test_work_woken_by_an_event_runs_after_the_program_not_inside_it() -> None:
     first, second = bound(device, b"abcdefgh", bytes(8))
     (third,) = bound(device, bytes(8))
     fence = device.fence()
-    later = device.submit(program, [second, third], waits=[FenceValue(fence, 1)], signals=[FenceValue(Fence(), 1)], queue=1)
+    later = device.submit(
+        program, [second, third], waits=[FenceValue(fence, 1)], signals=[FenceValue(Fence(), 1)], queue=1
+    )
     device.submit(program, [first, second], signals=[FenceValue(fence, 1)])
     later.wait()
     assert contents(device, third) == b"abcdefgh"

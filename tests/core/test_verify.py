@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import umd_core as umd
 from tests.core.encoding_samples import Build, add, every_command, every_slot
+from umd_core import dtypes
 from umd_core.commands import (
     READ,
     WRITE,
@@ -22,7 +26,8 @@ from umd_core.commands import (
     SlotKind,
     refs_of,
 )
-from umd_core.encoding import encode, verify, verify_dependencies
+from umd_core.encoding import decode, encode, verify, verify_dependencies
+from umd_core.ir import Graph, TensorDesc
 
 
 def fills(*places: tuple[int, int, int], deps: dict[int, tuple[int, ...]] | None = None) -> CommandBuffer:
@@ -180,3 +185,43 @@ def test_long_programs_take_one_pass() -> None:
     build.commands = commands
     report = verify_dependencies(build.done())
     assert [(m.first, m.second) for m in report.missing] == [(count // 2 - 1, count // 2)]
+
+
+F32 = dtypes.float32
+OPS: list[tuple[str, list[TensorDesc], dict[str, Any]]] = [
+    ("Add", [TensorDesc(F32, (3, 1)), TensorDesc(F32, (4,))], {}),
+    ("Softmax", [TensorDesc(F32, (3, 5, 7))], {"axis": 1}),
+    ("Conv", [TensorDesc(F32, (2, 3, 8, 8)), TensorDesc(F32, (4, 3, 3, 3))], {"pads": [1, 1, 1, 1]}),
+    ("MaxPool", [TensorDesc(F32, (2, 3, 8, 8))], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ("Concat", [TensorDesc(F32, (2, 3))] * 70, {"axis": 0}),
+    ("LayerNormalization", [TensorDesc(F32, (4, 6)), TensorDesc(F32, (6,)), TensorDesc(F32, (6,))], {}),
+    ("Transpose", [TensorDesc(F32, (2, 3, 4))], {"perm": [2, 0, 1]}),
+    ("Add", [TensorDesc(F32, (0, 3)), TensorDesc(F32, (0, 3))], {}),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "attributes"), OPS, ids=[f"{i}-{op}" for i, (op, _, _) in enumerate(OPS)])
+def test_translated_ops_are_valid_and_complete(op: str, inputs: list[TensorDesc], attributes: dict[str, Any]) -> None:
+    cb = umd.translate(op, inputs, **attributes)
+    report = verify(encode(cb))
+    assert report.ok, str(report)
+    assert encode(decode(encode(cb))) == encode(cb)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.sampled_from(("Add", "Mul", "Softmax", "MatMul")), st.integers(0, 99)), max_size=40))
+def test_translated_graphs_are_valid_and_complete(steps: list[tuple[str, int]]) -> None:
+    """Arena reuse included: an independent search finds no two commands that nothing orders."""
+    graph = Graph()
+    values = [graph.input(name, TensorDesc(F32, (6, 6))) for name in ("x", "y")]
+    for op, pick in steps:
+        own = [values[-1], values[pick % len(values)]] if op != "Softmax" else [values[pick % len(values)]]
+        values.append(graph.add(op, own))
+    for value in values[-3:]:
+        graph.output(value)
+    cb = umd.translate(graph)
+    report = verify(encode(cb))
+    assert report.ok, str(report)
+    before = happens_before(cb.commands)
+    pairs = itertools.combinations(range(len(cb.commands)), 2)
+    assert all(i in before[j] for i, j in pairs if conflict(cb, i, j))

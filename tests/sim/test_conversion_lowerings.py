@@ -61,14 +61,14 @@ def test_every_pair(pair: tuple[DType, DType]) -> None:
     pair=st.sampled_from([(s, t) for s, t in PAIRS if s.is_float and t.is_integer]),
     numbers=st.lists(
         st.floats(width=16)
-        | st.integers(6, 66).flatmap(lambda k: st.sampled_from([2.0**k, -(2.0**k), 2.0**k - 1, 0.5 - 2.0**k, 2.0**k + 1])),
+        | st.integers(6, 66).flatmap(
+            lambda k: st.sampled_from([2.0**k, -(2.0**k), 2.0**k - 1, 0.5 - 2.0**k, 2.0**k + 1])
+        ),
         min_size=1,
         max_size=9,
     ),
 )
-def test_floats_saturate_around_the_limits(
-    pair: tuple[DType, DType], numbers: list[float]
-) -> None:
+def test_floats_saturate_around_the_limits(pair: tuple[DType, DType], numbers: list[float]) -> None:
     def make(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         with np.errstate(all="ignore"):
             return np.resize(np.array(numbers), shape).astype(dtype)

@@ -162,9 +162,7 @@ def test_any_geometry(
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("channels", [(3, 5), (20, 2)])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_tiles(
-    monkeypatch: pytest.MonkeyPatch, name: str, channels: tuple[int, int], stride: int
-) -> None:
+def test_tiles(monkeypatch: pytest.MonkeyPatch, name: str, channels: tuple[int, int], stride: int) -> None:
     for tile in (2000, 300, 1):
         monkeypatch.setattr(im2col, "TILE", tile)
         for dtype in (dtypes.float64, dtypes.float16):

@@ -125,7 +125,13 @@ def check(case: tuple[KernelRow, tuple[DType, ...]], shape: tuple[int, ...], see
     row, types = case
     rank = sim.rank_class(len(shape))
     launch = sim.launch(
-        row.name, types, (rank,), {"extents": sim.padded(shape, rank)}, seed=seed, special=seed % 2 == 1, plain=seed % 5 == 0
+        row.name,
+        types,
+        (rank,),
+        {"extents": sim.padded(shape, rank)},
+        seed=seed,
+        special=seed % 2 == 1,
+        plain=seed % 5 == 0,
     )
     got = launch.run()["out"]
     number = next((launch.record.dtype(o.type) for o in row.operands[:-1] if o.type == "T"), types[0])
@@ -154,9 +160,7 @@ def test_every_kernel_and_type(case: tuple[KernelRow, tuple[DType, ...]]) -> Non
     shape=st.lists(st.integers(0, 5), max_size=6).map(tuple),
     seed=st.integers(0, 2**32),
 )
-def test_any_layout(
-    case: tuple[KernelRow, tuple[DType, ...]], shape: tuple[int, ...], seed: int
-) -> None:
+def test_any_layout(case: tuple[KernelRow, tuple[DType, ...]], shape: tuple[int, ...], seed: int) -> None:
     check(case, shape, seed)
 
 

@@ -43,7 +43,14 @@ def check(dtype: DType, batch: tuple[int, ...], matrix: tuple[int, int, int], se
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_every_type(dtype: DType) -> None:
-    shapes = (((), (3, 4, 5)), ((2,), (1, 4, 7)), ((2, 3), (4, 1, 2)), ((), (0, 2, 3)), ((2,), (2, 3, 0)), ((0,), (2, 2, 2)))
+    shapes = (
+        ((), (3, 4, 5)),
+        ((2,), (1, 4, 7)),
+        ((2, 3), (4, 1, 2)),
+        ((), (0, 2, 3)),
+        ((2,), (2, 3, 0)),
+        ((0,), (2, 2, 2)),
+    )
     for seed, (batch, matrix) in enumerate((*shapes, ((), (33, 17, 65)), ((1, 2, 1, 2, 1), (2, 2, 2)))):
         check(dtype, batch, matrix, seed)
 
@@ -54,9 +61,7 @@ def test_every_type(dtype: DType) -> None:
     matrix=st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)),
     seed=st.integers(0, 2**32),
 )
-def test_any_layout(
-    dtype: DType, batch: tuple[int, ...], matrix: tuple[int, int, int], seed: int
-) -> None:
+def test_any_layout(dtype: DType, batch: tuple[int, ...], matrix: tuple[int, int, int], seed: int) -> None:
     check(dtype, batch, matrix, seed)
 
 

@@ -20,9 +20,7 @@ from umd_core.kernels import BY_NAME
 Array = NDArray[Any]
 NAMES = ("gather_kernel", "scatter_kernel", "scatter_add_kernel")
 CASES = [
-    (name, types)
-    for name in NAMES
-    for types in itertools.product(*(allowed for _, allowed in BY_NAME[name].types))
+    (name, types) for name in NAMES for types in itertools.product(*(allowed for _, allowed in BY_NAME[name].types))
 ]
 
 
@@ -78,10 +76,16 @@ def scattered(launch: Any, *, add: bool, magnitude: bool = False) -> Array:
     dtype = launch.inputs["out"].dtype
     wide = np.float64 if dtype.kind not in "biu" else dtype
     offsets = sum(
-        (np.arange(e).reshape([-1 if a == i else 1 for a in range(len(view.shape))]) * s for i, (e, s) in enumerate(zip(view.shape, view.strides, strict=True))),
+        (
+            np.arange(e).reshape([-1 if a == i else 1 for a in range(len(view.shape))]) * s
+            for i, (e, s) in enumerate(zip(view.shape, view.strides, strict=True))
+        ),
         start=np.zeros(view.shape, np.int64),
     )
-    memory = {int(o): abs(v) if magnitude else v for o, v in zip(offsets.reshape(-1), launch.inputs["out"].reshape(-1).astype(wide), strict=True)}
+    memory = {
+        int(o): abs(v) if magnitude else v
+        for o, v in zip(offsets.reshape(-1), launch.inputs["out"].reshape(-1).astype(wide), strict=True)
+    }
     with np.errstate(all="ignore"):
         for e in np.ndindex(*launch.inputs["index"].shape):
             k = int(launch.inputs["index"][e])
@@ -103,9 +107,7 @@ def test_every_kernel_and_type(case: tuple[str, tuple[DType, ...]]) -> None:
     axis=st.integers(1, 5),
     seed=st.integers(0, 2**32),
 )
-def test_any_layout(
-    case: tuple[str, tuple[DType, ...]], shape: tuple[int, ...], axis: int, seed: int
-) -> None:
+def test_any_layout(case: tuple[str, tuple[DType, ...]], shape: tuple[int, ...], axis: int, seed: int) -> None:
     check(case, shape, axis, seed)
 
 

@@ -42,7 +42,9 @@ def windows(axes: list[Axis], ends: list[int] | None) -> Any:
         yield o, list(itertools.product(*inside)), math.prod(len(c) for c in counted)
 
 
-def oracle(name: str, inputs: dict[str, Array], axes: list[Axis], ends: list[int] | None, batch: int) -> dict[str, Array]:
+def oracle(
+    name: str, inputs: dict[str, Array], axes: list[Axis], ends: list[int] | None, batch: int
+) -> dict[str, Array]:
     shape, plane = tuple(a[0] for a in axes), tuple(a[2] for a in axes)
     x = next(iter(inputs.values())).astype(np.float64)
     y, index, dx = np.zeros((batch, *shape)), np.zeros((batch, *shape), np.int64), np.zeros((batch, *plane))
@@ -124,9 +126,7 @@ AXIS = st.tuples(
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=250)
-def test_any_geometry(
-    name: str, dtype: DType, axes: list[Axis], batch: int, ends: list[int] | None, seed: int
-) -> None:
+def test_any_geometry(name: str, dtype: DType, axes: list[Axis], batch: int, ends: list[int] | None, seed: int) -> None:
     check(name, dtype, axes, batch=batch, seed=seed, ends=ends[: len(axes)] if ends else None)
 
 

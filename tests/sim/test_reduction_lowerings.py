@@ -18,12 +18,17 @@ from umd_core.kernels import BY_NAME, KernelRow
 
 Array = NDArray[Any]
 CASES = [
-    (row, dtype)
-    for row in BY_NAME.values()
-    if row.family in ("reduce", "arg_reduce")
-    for dtype in row.types[0][1]
+    (row, dtype) for row in BY_NAME.values() if row.family in ("reduce", "arg_reduce") for dtype in row.types[0][1]
 ]
-SHAPES = [((3, 4), (5,)), ((7,), (3, 2)), ((), (4, 3)), ((2, 3), ()), ((2, 1, 3), (2, 2)), ((0, 2), (3,)), ((3,), (0, 2))]
+SHAPES = [
+    ((3, 4), (5,)),
+    ((7,), (3, 2)),
+    ((), (4, 3)),
+    ((2, 3), ()),
+    ((2, 1, 3), (2, 2)),
+    ((0, 2), (3,)),
+    ((3,), (0, 2)),
+]
 
 
 def reduce_row(program: str, row: list[Any], dtype: DType) -> Any:
@@ -53,9 +58,7 @@ def arg_row(program: str, row: list[Any], last: bool) -> int:
     return best[-1] if last else best[0]
 
 
-def check(
-    case: tuple[KernelRow, DType], shapes: tuple[tuple[int, ...], tuple[int, ...]], seed: int
-) -> None:
+def check(case: tuple[KernelRow, DType], shapes: tuple[tuple[int, ...], tuple[int, ...]], seed: int) -> None:
     row, dtype = case
     outer, inner = shapes
     ranks = (sim.rank_class(len(outer)), sim.rank_class(len(inner)))
@@ -80,11 +83,16 @@ def check(
         return
     results = [reduce_row(row.program, r, dtype) for r in numbers]
     if dtype.is_float:
-        scale = [max(abs(v), sum(abs(x) for x in r)) if row.program != "mul" else abs(v) for r, v in zip(numbers, results, strict=True)]
+        scale = [
+            max(abs(v), sum(abs(x) for x in r)) if row.program != "mul" else abs(v)
+            for r, v in zip(numbers, results, strict=True)
+        ]
         sim.close(got.reshape(-1), np.array(results), row.tolerance, got.dtype, np.array(scale))
     else:
         bits = 8 * dtype.size
-        wrapped = np.array([int(v) % (1 << bits) for v in results], np.uint64).astype(f"u{dtype.size}").view(dtype.numpy)
+        wrapped = (
+            np.array([int(v) % (1 << bits) for v in results], np.uint64).astype(f"u{dtype.size}").view(dtype.numpy)
+        )
         np.testing.assert_array_equal(got.reshape(-1), wrapped)
 
 
@@ -100,19 +108,31 @@ def test_every_kernel_and_type(case: tuple[KernelRow, DType]) -> None:
     inner=st.lists(st.integers(0, 4), max_size=5).map(tuple),
     seed=st.integers(0, 2**32),
 )
-def test_any_layout(
-    case: tuple[KernelRow, DType], outer: tuple[int, ...], inner: tuple[int, ...], seed: int
-) -> None:
+def test_any_layout(case: tuple[KernelRow, DType], outer: tuple[int, ...], inner: tuple[int, ...], seed: int) -> None:
     check(case, (outer, inner), seed)
 
 
-@pytest.mark.parametrize("shapes", [((300,), (5,)), ((260,), (3, 4)), ((4,), (9000,)), ((9,), (900, 7)), ((), (30000,))])
-@pytest.mark.parametrize("name", ["reduce_sum_kernel", "reduce_mean_kernel", "argmax_kernel"])
-def test_rows_of_every_length(
-    name: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]
-) -> None:
-    for seed in (0, 1, 2):
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((300,), (5,)),
+        ((260,), (3, 4)),
+        ((4,), (9000,)),
+        ((9,), (900, 7)),
+        ((), (30000,)),
+        ((70,), (24,)),
+        ((100,), (16,)),
+        ((90,), (3,)),
+        ((300,), (64,)),
+        ((80,), (40,)),
+    ],
+)
+@pytest.mark.parametrize("name", ["reduce_sum_kernel", "reduce_mean_kernel", "reduce_max_kernel", "argmax_kernel"])
+def test_rows_of_every_length(name: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    for seed in (0, 1, 2, 10):
         check((BY_NAME[name], dtypes.float32), shapes, seed)
+    if name != "reduce_mean_kernel":
+        check((BY_NAME[name], dtypes.int16), shapes, 0)
 
 
 def test_long_sums_keep_their_digits() -> None:

@@ -30,7 +30,15 @@ CASES: list[Case] = [
 ]
 IDS = ["-".join([name, *(t.name for t in types)]) for name, types in CASES]
 EPSILON = 1e-3
-SHAPES = [((3, 4), (5,)), ((6,), (2, 3)), ((), (7,)), ((2, 1, 3), ()), ((0, 2), (3,)), ((3,), (0,)), ((2, 2), (1, 2, 1, 2, 2))]
+SHAPES = [
+    ((3, 4), (5,)),
+    ((6,), (2, 3)),
+    ((), (7,)),
+    ((2, 1, 3), ()),
+    ((0, 2), (3,)),
+    ((3,), (0,)),
+    ((2, 2), (1, 2, 1, 2, 2)),
+]
 
 
 def oracle(name: str, inputs: dict[str, Array], rows: int, count: int) -> dict[str, Array]:
@@ -42,7 +50,9 @@ def oracle(name: str, inputs: dict[str, Array], rows: int, count: int) -> dict[s
     if name == "normalize_kernel":
         x = given_values["x"]
         mean = np.array([sum(r) / count if count else math.nan for r in x.tolist()])
-        variance = np.array([sum((v - m) ** 2 for v in r) / count if count else math.nan for r, m in zip(x.tolist(), mean, strict=True)])
+        variance = np.array(
+            [sum((v - m) ** 2 for v in r) / count if count else math.nan for r, m in zip(x.tolist(), mean, strict=True)]
+        )
         rstd = 1 / np.sqrt(variance + EPSILON)
         return {"y": (x - mean[:, None]) * rstd[:, None], "mean": mean, "rstd": rstd}
     dy, y = given_values["dy"], given_values["y"]
@@ -51,9 +61,7 @@ def oracle(name: str, inputs: dict[str, Array], rows: int, count: int) -> dict[s
     return {"dx": dy - np.exp(y) * dy.sum(1, keepdims=True)}
 
 
-def check(
-    case: Case, shapes: tuple[tuple[int, ...], tuple[int, ...]], seed: int
-) -> None:
+def check(case: Case, shapes: tuple[tuple[int, ...], tuple[int, ...]], seed: int) -> None:
     (name, types), (outer, inner) = case, shapes
     ranks = (sim.rank_class(len(outer)), sim.rank_class(len(inner)))
     rng = np.random.default_rng(seed)
@@ -85,6 +93,7 @@ def test_every_kernel_and_type(case: Case) -> None:
         check(case, shapes, seed)
     check(case, ((30, 11), (300,)), 0)
     check(case, ((3,), (1500,)), 1)
+    check(case, ((200,), (24,)), 0)
 
 
 @given(
@@ -93,9 +102,7 @@ def test_every_kernel_and_type(case: Case) -> None:
     inner=st.lists(st.integers(0, 4), max_size=5).map(tuple),
     seed=st.integers(0, 2**32),
 )
-def test_any_layout(
-    case: Case, outer: tuple[int, ...], inner: tuple[int, ...], seed: int
-) -> None:
+def test_any_layout(case: Case, outer: tuple[int, ...], inner: tuple[int, ...], seed: int) -> None:
     check(case, (outer, inner), seed)
 
 
@@ -127,7 +134,14 @@ def test_epsilon_is_read_when_the_launch_is_bound() -> None:
     from umd_sim.lowerings.layout import bind
     from umd_sim.scratch import Scratch
 
-    launch = sim.launch("normalize_kernel", (dtypes.float32, dtypes.float32), (1, 1), {"outer": (1,), "inner": (4,)}, fields={"epsilon": 0.0}, plain=True)
+    launch = sim.launch(
+        "normalize_kernel",
+        (dtypes.float32, dtypes.float32),
+        (1, 1),
+        {"outer": (1,), "inner": (4,)},
+        fields={"epsilon": 0.0},
+        plain=True,
+    )
     lowering = lowering_of(launch.record.row)
     assert lowering is not None
     executable = lowering(launch.record, launch.block)

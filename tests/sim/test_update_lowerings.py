@@ -93,9 +93,7 @@ def test_every_kernel_and_type(name: str, dtype: DType) -> None:
     which=st.integers(0, 1),
     seed=st.integers(0, 2**32),
 )
-def test_any_layout(
-    name: str, dtype: DType, shape: tuple[int, ...], which: int, seed: int
-) -> None:
+def test_any_layout(name: str, dtype: DType, shape: tuple[int, ...], which: int, seed: int) -> None:
     check(name, dtype, shape, FIELDS[name][which], seed)
 
 
@@ -105,7 +103,11 @@ def optimizer(name: str, fields: dict[str, Any], p: torch.Tensor) -> torch.optim
         kind = torch.optim.AdamW if fields["decoupled"] else torch.optim.Adam
         betas = (fields["beta1"], fields["beta2"])
         return kind([p], lr=0.125, betas=betas, eps=fields["epsilon"], weight_decay=decay)
-    extra = {"momentum": fields["momentum"], "dampening": fields["dampening"], "nesterov": bool(fields["nesterov"])} if "momentum" in fields else {}
+    extra = (
+        {"momentum": fields["momentum"], "dampening": fields["dampening"], "nesterov": bool(fields["nesterov"])}
+        if "momentum" in fields
+        else {}
+    )
     return torch.optim.SGD([p], lr=0.125, weight_decay=decay, **extra)
 
 

@@ -1,4 +1,4 @@
-"""What the ranges of a submission must fit: sizes, alignment, aliases, and nothing written that anything else touches."""
+"""What the ranges of a submission must fit: size, alignment, aliases; nothing written is touched by anything else."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from umd_core.commands import READ, WRITE, Dispatch
 from umd_core.device.program import Program, Step
-from umd_core.device.protocol import Binding, Buffer, FenceValue
+from umd_core.device.protocol import Binding, Buffer, FenceValue, Poison
 from umd_core.errors import IndexRangeError, InternalError, PoisonedError, UmdError
 
 if TYPE_CHECKING:
@@ -73,10 +73,11 @@ class Careful:
     def _fail(self, step: Step, error: Exception) -> None:
         known = located(error, self._device.name, step)
         self._first = self._first or known
-        for ref, (buffer, start, size) in zip(step.refs, self._program.ranges(step), strict=True):
-            if ref.access & WRITE and size:
+        for index, (buffer, start, size) in enumerate(self._program.ranges(step)):
+            if step.refs[index].access & WRITE and size:
+                layout = written_layout(self._program, step, index, start)
                 clear(buffer, start, start + size)
-                buffer.poison.append((start, start + size, known))
+                buffer.poison.append(Poison(start, start + size, known, layout))
                 self._device.poisoned.add(buffer)
 
     def _poison_read(self, step: Step) -> BaseException | None:
@@ -88,12 +89,16 @@ class Careful:
         return None
 
     def _cleanse(self, step: Step) -> None:
+        """Ends the poison of what the step has written in full."""
         if not self._device.poisoned:
             return
-        ranges = self._program.ranges(step)
-        for index, (ref, (buffer, start, size)) in enumerate(zip(step.refs, ranges, strict=True)):
-            if buffer.poison and ref.access == WRITE and rewrites(self._program, step, index):
-                clear(buffer, start, start + size)
+        for index, (buffer, start, size) in enumerate(self._program.ranges(step)):
+            if buffer.poison and step.refs[index].access == WRITE:
+                layout, end = written_layout(self._program, step, index, start), start + size
+                if layout:
+                    buffer.poison = [p for p in buffer.poison if p.layout != layout]
+                else:
+                    clear(buffer, start, end)
 
     def _note_poison(self) -> None:
         """Forgets the arena's poison, which ends with the submission, and buffers that are clean again."""
@@ -103,32 +108,32 @@ class Careful:
         self._device.poisoned = {buffer for buffer in self._device.poisoned if buffer.poison}
 
 
-def rewrites(program: Program, step: Step, index: int) -> bool:
-    """Returns whether a step writes every byte of the range of one of its refs."""
+def written_layout(program: Program, step: Step, index: int, start: int) -> tuple[object, ...]:
+    """Returns which bytes of a ref's range, bound from `start` on, a step writes: () for all, else `Poison.layout`."""
     if not isinstance(step.source, Dispatch):
-        return True
+        return ()
     record = program.command_buffer.kernels[step.source.kernel]
     view = record.views(step.parameters)[index]
-    written = math.prod(view.shape) * view.dtype.size
-    return not record.row.atomic and written == step.refs[index].length
+    dense = math.prod(view.shape) * view.dtype.size == step.refs[index].length and not record.row.atomic
+    return () if dense else (start + view.offset, view.shape, view.strides)
 
 
 def poison_in(buffer: Buffer, start: int, end: int) -> BaseException | None:
     """Returns the error that spoilt a byte of the range, None when it is clean."""
-    return next((error for low, high, error in buffer.poison if low < end and start < high), None)
+    return next((p.error for p in buffer.poison if p.start < end and start < p.end), None)
 
 
 def clear(buffer: Buffer, start: int, end: int) -> None:
     """Removes the poison of a range that has been rewritten."""
     kept = []
-    for low, high, error in buffer.poison:
-        if high <= start or end <= low:
-            kept.append((low, high, error))
+    for poison in buffer.poison:
+        if poison.end <= start or end <= poison.start:
+            kept.append(poison)
             continue
-        if low < start:
-            kept.append((low, start, error))
-        if end < high:
-            kept.append((end, high, error))
+        if poison.start < start:
+            kept.append(poison._replace(end=start))
+        if end < poison.end:
+            kept.append(poison._replace(start=end))
     buffer.poison = kept
 
 
@@ -137,7 +142,7 @@ def poison(device: SequentialDevice, ranges: Iterable[Binding], error: Exception
     for buffer, start, size in ranges:
         if size:
             clear(buffer, start, start + size)
-            buffer.poison.append((start, start + size, error))
+            buffer.poison.append(Poison(start, start + size, error))
             device.poisoned.add(buffer)
 
 

@@ -43,13 +43,25 @@ class Caps:
         return allowed is None or types in allowed
 
 
+class Poison(NamedTuple):
+    """Bytes [start, end) of a buffer that failed work should have written.
+
+    `layout` tells which: () means all, else the first byte, shape and strides of the box that was to be written.
+    """
+
+    start: int
+    end: int
+    error: BaseException
+    layout: tuple[object, ...] = ()
+
+
 class Buffer:
     """Device bytes. `memory` belongs to the backend; `size` is in bytes.
 
     Attributes:
         alive: False once freed.
         charged: bytes that count against the device's memory (0 for wrapped host memory).
-        poison: ranges that failed work should have written: (first byte, one past the last, error).
+        poison: ranges that failed work should have written.
         users: weak references to the programs that hold on to this buffer between submissions.
     """
 
@@ -60,7 +72,7 @@ class Buffer:
         self.memory = memory
         self.alive = True
         self.charged = 0
-        self.poison: list[tuple[int, int, BaseException]] = []
+        self.poison: list[Poison] = []
         self.users: set[Any] = set()
 
     def __repr__(self) -> str:
@@ -76,7 +88,7 @@ class Binding(NamedTuple):
 
 
 class DeviceFence(Protocol):
-    """A counter of a device that only grows (u64, from 0). Submissions wait for values of it and signal values to it."""
+    """A counter of a device that only grows (u64, from 0). Submissions wait for its values and signal them."""
 
     @property
     def value(self) -> int:

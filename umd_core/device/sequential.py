@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from umd_core.commands import CommandBuffer
+from umd_core.device.backend import BackendMethods
 from umd_core.device.cache import Bounded, Recent
 from umd_core.device.execution import clear, execute, poison, poison_in
 from umd_core.device.fence import Fence, SubmissionTicket
@@ -33,12 +34,12 @@ from umd_core.errors import (
     UmdError,
     UnsupportedError,
 )
-from umd_core.kernels import Geometry, KernelRecord
+from umd_core.kernels import KernelRecord
 
 PROGRAMS, EXECUTABLES = 128, 4096
 
 
-class SequentialDevice:
+class SequentialDevice(BackendMethods):
     """Base of backends that run one command after the other, on the thread that owns the device.
 
     A subclass writes `caps`, `allocate_memory`, `write_memory`, `read_memory`, `load_kernel` and either `dispatch` or
@@ -49,8 +50,6 @@ class SequentialDevice:
         name: "backend:ordinal".
         poisoned: buffers with bytes that failed work should have written.
     """
-
-    name = ""
 
     def __init__(self, name: str = "") -> None:
         self.name = name or self.name
@@ -64,60 +63,6 @@ class SequentialDevice:
         self._running = False
         self._open = True
 
-    # what a backend writes
-
-    def caps(self) -> Caps:
-        """Returns what the device can do. The answer never changes."""
-        raise self._lacks("caps")
-
-    def allocate_memory(self, size: int) -> Any:
-        """Returns the backend's handle on `size` (at least 1) new bytes."""
-        raise self._lacks("allocate_memory")
-
-    def free_memory(self, memory: Any) -> None:
-        """Gives memory back; the base drops its reference in any case."""
-
-    def write_memory(self, memory: Any, offset: int, data: memoryview) -> None:
-        """Writes bytes at `offset`; the range has been checked."""
-        raise self._lacks("write_memory")
-
-    def read_memory(self, memory: Any, offset: int, size: int) -> memoryview:
-        """Returns `size` bytes from `offset` on, as a copy or (on a device that maps) as a view."""
-        raise self._lacks("read_memory")
-
-    def wrap_memory(self, data: Any) -> Any:
-        """Returns memory over host bytes, (size,) uint8, without a copy. Asked of devices with the flag "map" only."""
-        raise self._lacks("wrap_memory")
-
-    def load_kernel(self, record: KernelRecord, parameters: bytes) -> Any:
-        """Returns an executable: whatever `dispatch` or `bind` wants.
-
-        It is shared by launches whose parameters agree except in patchable fields, so it must not rely on those.
-        """
-        raise self._lacks("load_kernel")
-
-    def dispatch(self, executable: Any, launch: Geometry, parameters: bytes, bindings: Sequence[Binding]) -> None:
-        """Runs one kernel over the bindings' bytes."""
-        raise self._lacks("dispatch")
-
-    def bind(self, executable: Any, parameters: bytes, bindings: Sequence[Binding]) -> Callable[[], None] | None:
-        """Returns a call that runs the kernel over these bindings any number of times; None to use `dispatch`."""
-        return None
-
-    def copy(self, destination: Binding, source: Binding) -> None:
-        """Copies bytes between disjoint ranges of equal size."""
-        data = self.read_memory(source.buffer.memory, source.offset, source.size)
-        self.write_memory(destination.buffer.memory, destination.offset, data)
-
-    def fill(self, destination: Binding, pattern: bytes) -> None:
-        """Repeats a pattern over a range."""
-        data = pattern * (destination.size // len(pattern))
-        self.write_memory(destination.buffer.memory, destination.offset, memoryview(data))
-
-    def order(self, program: Program) -> Sequence[int] | None:
-        """Returns another legal order of the program's steps, None for program order. See `legal_order`."""
-        return None
-
     def supports(self, name: str, types: tuple[DType, ...]) -> bool:
         """Returns whether `load` accepts a kernel with these type arguments."""
         return self._caps.supports(name, types)
@@ -125,9 +70,6 @@ class SequentialDevice:
     def resolve(self, handle: int) -> Buffer:
         """Returns the buffer that a direct handle (id | generation << 32) in a command buffer names."""
         raise StaleHandleError("handle", f"{handle & 0xFFFFFFFF}, generation {handle >> 32},")
-
-    def _lacks(self, method: str) -> UnsupportedError:
-        return UnsupportedError(f"the backend has no {method}", device=self.name or type(self).__name__)
 
     @functools.cached_property
     def _caps(self) -> Caps:
@@ -328,8 +270,9 @@ class SequentialDevice:
             program.spend()
         ticket = SubmissionTicket()
         if waits or self._lines or self._running:
-            self._lines.add(queue, Submission(program, given, words, tuple(waits), tuple(signals), ticket))
-            self._drain()
+            waiting = Submission(program, given, words, tuple(waits), tuple(signals), ticket)
+            if self._lines.add(queue, waiting):
+                self._drain()
         else:
             self._run(program, given, words, signals, ticket)
             if self._lines or self._zombies:

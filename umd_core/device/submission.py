@@ -42,8 +42,8 @@ class Lines:
     def __bool__(self) -> bool:
         return bool(self._lines)
 
-    def add(self, queue: int, submission: Submission) -> None:
-        """Puts a submission at the end of its queue."""
+    def add(self, queue: int, submission: Submission) -> bool:
+        """Puts a submission at the end of its queue; returns whether it may run now."""
         unmet = submission.unmet()
         submission.ticket.blocked_on = (
             f"waits for a fence at {unmet[0].value} to reach {unmet[1]}"
@@ -53,7 +53,9 @@ class Lines:
         for fence, _ in submission.waits:
             fence.watch(self._wake)
             self._watched.add(fence)
-        self._lines.setdefault(queue, deque()).append(submission)
+        line = self._lines.setdefault(queue, deque())
+        line.append(submission)
+        return unmet is None and len(line) == 1
 
     def pop(self) -> Submission | None:
         """Returns and removes a submission that may run now, None when there is none."""

@@ -222,26 +222,26 @@ def start(device: Any, program: Any, inputs: Sequence[Any]) -> tuple[list[Tensor
 
 def _argument(device: SequentialDevice, index: int, value: Any, wanted: Argument) -> Tensor:
     desc = wanted.desc
-    held = isinstance(value, Tensor)
-    if held:
+    given: Any
+    if isinstance(value, Tensor):
         if value.desc is desc and value.storage.device is device:
             return value
-        shape, dtype = value.desc.shape, value.desc.dtype.numpy
+        given, shape, dtype = value, value.desc.shape, value.desc.dtype.numpy
     else:
-        value = np.asarray(value)
-        shape, dtype = value.shape, value.dtype
+        given = np.asarray(value)
+        shape, dtype = given.shape, given.dtype
     if shape != desc.shape:
         detail = f"has shape {list(shape)}, the program takes {list(desc.shape)}"
         raise ShapeError("run", detail, input=str(index), shapes=[shape, desc.shape])
     if dtype != desc.dtype.numpy:
         raise DTypeError("run", f"is {dtype}", input=str(index), got=str(dtype), allowed=(desc.dtype.name,))
-    if held:
+    if isinstance(value, Tensor):
         if value.storage.device is device and value.desc == desc:
             return value
         return upload(device, value.numpy(), desc)
-    if device.maps and wanted.alias is None and _fits(value, wanted):
-        return Tensor(desc, Storage(device, device.wrap(value)))
-    return upload(device, value, desc)
+    if device.maps and wanted.alias is None and _fits(given, wanted):
+        return Tensor(desc, Storage(device, device.wrap(given)))
+    return upload(device, given, desc)
 
 
 def _fits(array: Array, wanted: Argument) -> bool:

@@ -24,15 +24,11 @@ _Array = NDArray[Any]
 FEWEST = 100
 """Commands from which on this is faster than one by one."""
 
-_KNOWN = np.zeros(256, np.bool_)
-_KNOWN[list(OPCODES)] = True
-_REF_COUNT = np.zeros(256, np.int64)
-_ACCESS_START = np.zeros(256, np.int64)
-_ACCESSES = list(itertools.chain.from_iterable(layout.refs or () for layout in OPCODES.values()))
-"""The accesses of the opcodes' refs, one opcode after the other; those of an opcode begin at `_ACCESS_START`."""
-for _layout in OPCODES.values():
-    _REF_COUNT[_layout.opcode] = len(_layout.refs or ())
-_ACCESS_START[list(OPCODES)] = np.cumsum(_REF_COUNT[list(OPCODES)]) - _REF_COUNT[list(OPCODES)]
+_SHAPE_OF = np.full(256, -1, np.int64)
+"""The number of each opcode in `OPCODES`, -1 where there is none."""
+_SHAPE_OF[list(OPCODES)] = np.arange(len(OPCODES))
+_ACCESSES = [layout.refs or () for layout in OPCODES.values()]
+"""Access of each ref, by opcode number."""
 
 
 class Bulk:
@@ -52,7 +48,7 @@ class Bulk:
         self._commands: _Array = np.frombuffer(frame.section(_C).data, COMMAND.dtype)
         self._refs: _Array = np.frombuffer(frame.section(_R).data, REF.dtype)
         self._deps: _Array = np.frombuffer(frame.section(_D).data, "<u4")
-        self._op: _Array = np.ascontiguousarray(self._commands["op"])
+        self._op: _Array = self._commands["op"].astype(np.int64)
         self.dispatches: _Array = np.flatnonzero(self._op == Opcode.DISPATCH)
         self.kernel: _Array = self._commands["arg0"][self.dispatches].astype(np.int64)
         self.data_offset: _Array = self._commands["data_offset"].astype(np.int64)
@@ -63,7 +59,7 @@ class Bulk:
 
     def first_dispatches(self) -> list[tuple[int, int]] | None:
         """Returns what `resolve_kernels` wants when refs, commands and deps keep all rules; None when unsure."""
-        if not (self._refs_fit() and self._commands_fit() and self._accesses_fit() and self._deps_fit()):
+        if not (self._refs_fit() and self._commands_fit() and self._deps_fit()):
             return None
         if not self._others_fit():
             return None
@@ -91,41 +87,34 @@ class Bulk:
         return bool(reached.all())
 
     def _commands_fit(self) -> bool:
-        """Opcodes, reserved fields, kernels and cursors."""
+        """Opcodes, reserved fields, kernels, cursors, and the accesses of the refs."""
         commands, tables, op = self._commands, self.tables, self._op
-        if not len(op) or op[-1] != Opcode.END or not _KNOWN[op].all() or (op == Opcode.END).sum() != 1:
+        shape = _SHAPE_OF[op]  # what a command looks like: by its opcode, or beyond those by its kernel
+        if not len(op) or op[-1] != Opcode.END or (op == Opcode.END).sum() != 1 or (shape < 0).any():
             return False
         if commands["flags"].any() or commands["reserved"].any() or commands["arg1"].any():
             return False
-        kernels = tables.kernels
+        if (self.kernel >= len(tables.kernels)).any():
+            return False
+        shape[self.dispatches] = self.kernel + len(OPCODES)
+        accesses = _ACCESSES + [kernel.accesses for kernel in tables.kernels]
+        sizes = np.array([-1] * len(OPCODES) + [kernel.data_length for kernel in tables.kernels], np.int64)[shape]
         lengths = commands["data_length"].astype(np.int64)
-        wanted = _REF_COUNT[op]
-        if len(self.dispatches):
-            if (self.kernel >= len(kernels)).any():
-                return False
-            wanted[self.dispatches] = np.array([len(k.accesses) for k in kernels], np.int64)[self.kernel]
-            if (lengths[self.dispatches] != np.array([k.data_length for k in kernels], np.int64)[self.kernel]).any():
-                return False
-        self.ref_count = wanted
-        deps, data = commands["dep_count"].astype(np.int64), (lengths + 7) >> 3
-        return (
-            bool((commands["ref_count"] == wanted).all())
-            and _cursor_fits(self.first_ref, wanted, 0, len(self.slot))
-            and _cursor_fits(commands["first_dep"].astype(np.int64), deps, 0, len(self._deps))
-            and _cursor_fits(self.data_offset, data, tables.commands_at >> 3, len(tables.data) >> 3)
-        )
-
-    def _accesses_fit(self) -> bool:
-        start = _ACCESS_START[self._op]
-        accesses = list(_ACCESSES)
-        kernel_start = []
-        for entry in self.tables.kernels:
-            kernel_start.append(len(accesses))
-            accesses += entry.accesses
-        if kernel_start:
-            start[self.dispatches] = np.array(kernel_start, np.int64)[self.kernel]
-        which = np.repeat(start - self.first_ref, self.ref_count) + np.arange(len(self.slot))
-        return bool((np.array(accesses, np.uint32)[which] == self._refs["access"]).all())
+        if ((lengths != sizes) & (sizes >= 0)).any():
+            return False
+        of_shape = np.array(list(map(len, accesses)), np.int64)
+        counts = of_shape[shape]
+        if not (
+            (commands["ref_count"] == counts).all()
+            and _cursor_fits(self.first_ref, counts, 0, len(self.slot))
+            and _cursor_fits(commands["first_dep"], commands["dep_count"], 0, len(self._deps))
+            and _cursor_fits(self.data_offset, (lengths + 7) >> 3, tables.commands_at >> 3, len(tables.data) >> 3)
+        ):
+            return False
+        first = (np.cumsum(of_shape) - of_shape)[shape] - self.first_ref
+        which = np.repeat(first, counts) + np.arange(len(self.slot))
+        expected = np.array(list(itertools.chain.from_iterable(accesses)), np.uint32)[which]
+        return bool((expected == self._refs["access"]).all())
 
     def _deps_fit(self) -> bool:
         counts, deps = self._commands["dep_count"], self._deps
@@ -149,5 +138,5 @@ class Bulk:
 
 def _cursor_fits(first: _Array, counts: _Array, start: int, end: int) -> bool:
     """Returns whether `first` runs from `start` to `end` by `counts`."""
-    ends = np.cumsum(counts)
+    ends = np.cumsum(counts, dtype=np.int64)
     return bool(first[0] == start and ends[-1] == end - start and (first[1:] - start == ends[:-1]).all())

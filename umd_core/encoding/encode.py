@@ -36,7 +36,7 @@ from umd_core.encoding.layout import (
     SectionKind,
 )
 from umd_core.encoding.unfit import unfit
-from umd_core.errors import UnsupportedError
+from umd_core.errors import LimitError, UnsupportedError
 
 _Parts = tuple[int, int, Sequence[Ref], bytes]
 """What a command beside a dispatch is made of: opcode, arg0, refs, data."""
@@ -148,7 +148,7 @@ def _copy_parts(command: Copy) -> _Parts:
 
 def _fill_parts(command: Fill) -> _Parts:
     pattern = command.pattern
-    return Opcode.FILL, len(pattern), (command.destination,), pattern + bytes(8 - len(pattern))
+    return Opcode.FILL, len(pattern), (command.destination,), pattern.ljust(8, b"\0")
 
 
 def _update_parts(command: Update) -> _Parts:
@@ -156,7 +156,7 @@ def _update_parts(command: Update) -> _Parts:
 
 
 def _mark_parts(command: Mark) -> _Parts:
-    return Opcode.MARK, command.id, (), command.label.encode()
+    return Opcode.MARK, command.id, (), command.label.encode("utf-8", "replace")
 
 
 _PARTS: dict[type[Any], Callable[[Any], _Parts]] = {
@@ -210,15 +210,20 @@ def _events(cb: CommandBuffer) -> bytes:
 def _patches(cb: CommandBuffer, writer: _Writer) -> bytes:
     if not cb.patches:
         return b""
+    for patch in cb.patches:
+        if not 0 <= patch.command < writer.count:
+            raise LimitError("command of a patch", patch.command, writer.count - 1)
     starts = [8 * command[_DATA_OFFSET] for command in COMMAND.struct.iter_unpack(writer.commands)]
     ordered = sorted((starts[p.command] + p.offset, p.kind, p.symbol, p.addend) for p in cb.patches)
     return b"".join([PATCH.struct.pack(*patch) for patch in ordered])
 
 
 def _debug(cb: CommandBuffer) -> bytes:
+    if cb.debug and len(cb.debug) != len(cb.commands):
+        raise LimitError("number of debug entries", len(cb.debug), len(cb.commands))
     records, texts = bytearray(), bytearray()
     for info in cb.debug:
-        parts = [text.encode() for text in info]
+        parts = [text.encode("utf-8", "replace") for text in info]
         records += DEBUG.struct.pack(*map(len, parts), 0)
         texts += b"".join(parts)
     return bytes(records + texts)

@@ -36,4 +36,4 @@ def _records(cb: CommandBuffer, count: int) -> Iterator[tuple[RecordLayout, str,
     for patch in cb.patches:
         yield PATCH, f"a patch of command {patch.command}", (0, patch.kind, patch.symbol, patch.addend)
     for index, info in enumerate(cb.debug):
-        yield DEBUG, f"the debug text of command {index}", [len(text.encode()) for text in info]
+        yield DEBUG, f"the debug text of command {index}", [len(text.encode("utf-8", "replace")) for text in info]

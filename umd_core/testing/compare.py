@@ -14,7 +14,12 @@ from umd_core.testing.reference import Expected
 
 def epsilon(dtype: DType) -> float:
     """Returns the distance from 1 to the next larger number of a float type."""
-    return float(ml_dtypes.finfo(dtype.numpy).eps)
+    return float(_finfo(dtype).eps)
+
+
+def _finfo(dtype: DType) -> Any:
+    finfo: Any = ml_dtypes.finfo
+    return finfo(dtype.numpy)
 
 
 def difference(got: Array, expected: Expected, dtype: DType, tolerance: float) -> str:
@@ -43,7 +48,7 @@ def difference(got: Array, expected: Expected, dtype: DType, tolerance: float) -
 
 
 def _far(got: Array, expected: Expected, dtype: DType, tolerance: float) -> Any:
-    info = ml_dtypes.finfo(dtype.numpy)
+    info = _finfo(dtype)
     largest, least = float(info.max), float(info.tiny)
     value = expected.value.astype(np.longdouble)
     given = got.astype(np.longdouble)

@@ -80,7 +80,7 @@ class DeviceTests:
     Attributes:
         backend: what `open_device` gets; when empty, the option --umd-device.
         unsupported: kernels of level 0 that the backend does not have, and why. They must really be missing.
-        expected_failures: tests (their name, or the part in brackets) that fail for now, and why. One that passes fails.
+        expected_failures: tests (name, or what stands in its brackets) that fail for now, and why; a pass is a failure.
     """
 
     backend: ClassVar[str] = ""

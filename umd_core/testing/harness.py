@@ -122,7 +122,8 @@ def check_patched(device: Device, plain: Launch, wanted: Launch) -> None:
         AssertionError: a result is wrong.
     """
     record = wanted.record
-    patches, words = [], []
+    patches: list[Patch] = []
+    words: list[int] = []
     for item in record.row.fields:
         if item.patchable:
             position = byte_of(record, item.name)
@@ -142,7 +143,7 @@ def check_patched(device: Device, plain: Launch, wanted: Launch) -> None:
 def byte_of(record: KernelRecord, name: str) -> int:
     """Returns the byte of the parameter block at which a parameter begins."""
     first, _ = record.index_of[name]
-    fields = record.columns.fields or {}
+    fields: Any = record.columns.fields
     return int(fields[f"c{first}"][1])
 
 

@@ -117,8 +117,8 @@ def build(random: Random, row: KernelRow, types: Sequence[DType], plan: Plan) ->
         else:
             layout = plan.layout if operand.box else "contiguous"
             injective = (operand.writes and not row.atomic) or index in twins.values()
-            piece, memory = _place(random, record, operand, extents, layout, injective, plan.special)
-            piece = Piece(len(memories), *piece)
+            place, memory = _place(random, record, operand, extents, layout, injective, plan.special)
+            piece = Piece(len(memories), *place)
             memories.append(memory)
         pieces.append(piece)
         parameters[f"{operand.name}_offset"] = piece.element_offset

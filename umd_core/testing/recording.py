@@ -152,7 +152,7 @@ class Recording:
         groups = {
             slot.alias_group: number for number, slot in reversed(list(enumerate(self._slots))) if slot.alias_group
         }
-        result = []
+        result: list[Command] = []
         for index, command in enumerate(self.commands):
             if isinstance(command, Barrier):
                 hazards.barrier = index

@@ -17,7 +17,8 @@ def values(random: Random, dtype: DType, count: int, *, special: bool = False, s
     """Returns (count,) elements. `special` mixes in NaN and infinities; `style` names a domain of `STYLES`."""
     if style:
         with np.errstate(over="ignore"):
-            return STYLES[style](random, count).astype(dtype.numpy)
+            styled: Array = STYLES[style](random, count).astype(dtype.numpy)
+            return styled
     if dtype.kind == "b":
         return random.choice(np.array([0, 1, 2, 255], np.uint8), count).view(np.bool_)
     if dtype.is_integer:
@@ -42,14 +43,14 @@ def _integers(random: Random, dtype: DType, count: int) -> Array:
 
 def index_values(random: Random, dtype: DType, count: int, extent: int) -> Array:
     """Returns (count,) indices in [-extent, extent)."""
-    return random.integers(-extent, extent, count).astype(dtype.numpy) if extent else np.zeros(count, dtype.numpy)
+    return np.asarray(random.integers(-extent, extent, count) if extent else np.zeros(count), dtype.numpy)
 
 
-def _near_one(random: Random, count: int) -> Array:
+def _near_one(random: Random, count: int) -> Any:
     return random.uniform(0.6, 1.6, count) * random.choice(np.array([-1.0, 1.0]), count)
 
 
-def _wide(random: Random, count: int) -> Array:
+def _wide(random: Random, count: int) -> Any:
     edges = np.array([0.5, -0.5, 1.5, 2.5, 127.6, 128, -129, 255.5, 300, 32768, -40000, 65535, 3e9, -3e9, 1e19, -1e19])
     return np.where(random.random(count) < 0.5, random.choice(edges, count), random.normal(0, 50, count))
 

@@ -81,9 +81,7 @@ class SimDevice(SequentialDevice):
             raise UnsupportedError("has no lowering", kernel=record.row.name, device=self.name)
         return lowering(record, parameters)
 
-    def bind(
-        self, executable: Executable, parameters: bytes, bindings: Sequence[Binding]
-    ) -> Callable[[], None] | None:
+    def bind(self, executable: Executable, parameters: bytes, bindings: Sequence[Binding]) -> Callable[[], None] | None:
         return bind(executable, parameters, bindings, self.scratch)
 
     def dispatch(

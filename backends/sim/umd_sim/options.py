@@ -40,7 +40,7 @@ def parse(text: str) -> Options:
         AttributeValueError: an option is unknown or has a wrong value.
     """
     ordinal, _, rest = text.partition("?")
-    if ordinal and not (ordinal.isdecimal() and int(ordinal) < DEVICES):
+    if ordinal and not (ordinal.isascii() and ordinal.isdecimal() and int(ordinal) < DEVICES):
         raise UnsupportedError(f"has no device {ordinal!r}; 0 to {DEVICES - 1} would be right", device=f"sim:{text}")
     values: dict[str, int] = {"ordinal": int(ordinal or 0)}
     for item in filter(None, rest.split("&")):

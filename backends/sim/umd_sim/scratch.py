@@ -20,7 +20,7 @@ _ALIGNMENT = 64
 def aligned(size: int, *, zero: bool = True) -> NDArray[np.uint8]:
     """Returns `size` bytes that begin at a multiple of 64, as (size,) uint8."""
     memory = (np.zeros if zero else np.empty)(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
+    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
     return memory[start : start + size]
 
 

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 
+from umd_core.commands import CommandBuffer
 from umd_core.device import Device
 from umd_core.testing.checks.tools import Check, copying, same
 from umd_core.testing.harness import Arguments
@@ -125,9 +126,8 @@ def legal_orders(device: Device) -> None:
         arguments.free()
 
 
-def _copies(generator: np.random.Generator) -> object:
-    recording = copying(int(generator.integers(1, 64)))
-    return recording.finish()
+def _copies(generator: np.random.Generator) -> CommandBuffer:
+    return copying(int(generator.integers(1, 64))).finish()
 
 
 CHECKS: dict[str, Check] = {

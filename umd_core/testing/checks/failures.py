@@ -163,6 +163,34 @@ def inside_one_program(device: Device) -> None:
     free(device, bindings)
 
 
+def strided_outputs_heal(device: Device) -> None:
+    """An output with gaps is good again once the same elements are written again."""
+    if not _supported(device):
+        return
+    record, _ = _gather()
+    parameters = record.pack(
+        extents=(ROWS,), axis=ROWS,
+        data_offset=0, data_strides=(0, 1), index_offset=0, index_strides=(1,), out_offset=0, out_strides=(3,),
+    )  # fmt: skip
+    recording = Recording()
+    data, index, out = (recording.argument() for _ in range(3))
+    size = 4 * (3 * (ROWS - 1) + 1)
+    recording.dispatch(record, parameters, [(data, 0, _ROW_BYTES), (index, 0, 8 * ROWS), (out, 0, size)])
+    program = device.load(bytes(recording.finish()))
+    x, good = np.arange(ROWS, dtype=np.float32), np.arange(ROWS, dtype=np.int64)
+    bindings = filled(device, x, good + 1, np.zeros(size // 4, np.float32))
+    with raises(IndexRangeError):
+        device.submit(program, bindings).wait(10)
+    with raises(PoisonedError):
+        device.read(bindings[2].buffer, 0, size)
+    device.write(bindings[2].buffer, 0, bytes(4))
+    device.write(bindings[1].buffer, 0, good)
+    device.submit(program, bindings).wait(10)
+    same(bytes_in(device, bindings[2].buffer).view(np.float32)[::3].tolist(), x.tolist(), "the same elements again")
+    free(device, bindings)
+
+
 CHECKS: dict[str, Check] = {
-    check.__name__: check for check in (dependents_fail, rewriting_heals, freeing_forgets, inside_one_program)
+    check.__name__: check
+    for check in (dependents_fail, rewriting_heals, freeing_forgets, inside_one_program, strided_outputs_heal)
 }

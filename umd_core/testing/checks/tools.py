@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ class Raised:
 
 
 @contextmanager
-def raises(*classes: type[Error]) -> Iterator[Raised]:
+def raises(*classes: type[Error]) -> Generator[Raised, None, None]:
     """Checks that the block raises one of the classes, and holds the error."""
     held = Raised()
     try:

@@ -28,7 +28,7 @@ def _power(a: int, b: int) -> int:
     return {1: 1, -1: 1 if b % 2 == 0 else -1}.get(a, 0)
 
 
-_INTEGER: dict[str, Callable[..., int]] = {
+_INTEGER: dict[str, Any] = {
     "neg": lambda a: -a,
     "abs": abs,
     "sign": lambda a: (a > 0) - (a < 0),

@@ -76,23 +76,25 @@ def arg_reduce(record: KernelRecord, parameters: Parameters, operands: Operands)
     for row in _rows(operands["x"], len(parameters["inner"])):
         best = 0
         for index, v in enumerate(row):
-            held = row[best]
-            if held != held:
-                better = v != v
-            else:
-                better = v != v or (v > held if largest else v < held)
-            same = (v == held) or (v != v and held != held)
-            if (better and not same) or (same and parameters["select_last"]):
+            order = _compare(v, row[best]) if largest else _compare(row[best], v)
+            if np.isnan(float(v)) != np.isnan(float(row[best])):
+                order = 1 if np.isnan(float(v)) else -1
+            if order > 0 or (order == 0 and parameters["select_last"]):
                 best = index
         result.append(best)
     return {"out": (np.array([*result, None], object)[:-1].reshape(shape), 0.0)}
 
 
+def _compare(a: Any, b: Any) -> int:
+    """Returns 1 where a > b, -1 where a < b, else 0."""
+    return int(a > b) - int(a < b)
+
+
 def _places(record: KernelRecord, index: Array, axis: int) -> Iterator[tuple[tuple[int, ...], int]]:
     for e in np.ndindex(index.shape):
-        k = index[e]
+        k = int(index[e])
         if not -axis <= k < axis:
-            raise IndexRangeError(record.row.name, -1, int(k), axis)
+            raise IndexRangeError(record.row.name, -1, k, axis)
         yield e, k % axis
 
 

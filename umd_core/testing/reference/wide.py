@@ -13,7 +13,7 @@ from umd_core.ir import Array
 def widen(array: Array) -> Array:
     """Returns the elements as wide numbers: bool (any non-zero byte), Python integers, or float64 and above."""
     if array.dtype == np.bool_:
-        return np.frombuffer(array.tobytes(), np.uint8).reshape(array.shape) != 0
+        return np.not_equal(np.frombuffer(array.tobytes(), np.uint8).reshape(array.shape), 0)
     if array.dtype.kind in "iu":
         return array.astype(object)
     return array.astype(np.longdouble if array.dtype == np.float64 else np.float64)

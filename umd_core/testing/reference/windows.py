@@ -25,13 +25,18 @@ def _meetings(parameters: Mapping[str, Any]) -> Iterator[tuple[Index, Index, Ind
                 yield o, k, i
 
 
+def _at(position: Index) -> Any:
+    """Returns the index of a position in the trailing axes."""
+    return (..., *position)
+
+
 def conv(record: KernelRecord, parameters: Mapping[str, Any], operands: Mapping[str, Array]) -> Results:
     """Returns the convolution, or its gradient by input or weight."""
     first, second, out = (operand.name for operand in record.row.operands)
     value = np.zeros(operands[out].shape, operands[first].dtype)
     scale = np.zeros(value.shape, np.float64)
     for o, k, i in _meetings(parameters):
-        places = {"x": (..., *i), "w": (..., *k), "y": (..., *o)}
+        places = {"x": _at(i), "w": _at(k), "y": _at(o)}
         places |= {"dx": places["x"], "dw": places["w"], "dy": places["y"]}
         a, b = operands[first][places[first]], operands[second][places[second]]
         formula = _FORMULAS[record.row.name]
@@ -57,17 +62,20 @@ def pool(record: KernelRecord, parameters: Mapping[str, Any], operands: Mapping[
     counts = {o: _count(parameters, o, len(inside)) for o, inside in windows.items()}
     if record.row.name == "average_pool_kernel":
         x = operands["x"]
-        y, scale = np.zeros(operands["y"].shape, x.dtype), np.zeros(operands["y"].shape)
+        y: Any = np.zeros(operands["y"].shape, x.dtype)
+        scale: Any = np.zeros(y.shape)
         for o, inside in windows.items():
-            y[(..., *o)] = sum(x[(..., *i)] for i in inside) / counts[o]
-            scale[(..., *o)] = sum(np.abs(x[(..., *i)]) for i in inside) / counts[o]
+            window = np.stack([x[_at(i)] for i in inside])
+            y[_at(o)] = window.sum(0) / counts[o]
+            scale[_at(o)] = np.abs(window).sum(0) / counts[o]
         return {"y": (y, scale)}
     dy = operands["dy"]
-    dx, scale = np.zeros(operands["dx"].shape, dy.dtype), np.zeros(operands["dx"].shape)
+    dx: Any = np.zeros(operands["dx"].shape, dy.dtype)
+    scale = np.zeros(dx.shape)
     for o, inside in windows.items():
         for i in inside:
-            dx[(..., *i)] += dy[(..., *o)] / counts[o]
-            scale[(..., *i)] += np.abs(dy[(..., *o)]) / counts[o]
+            dx[_at(i)] += dy[_at(o)] / counts[o]
+            scale[_at(i)] += np.abs(dy[_at(o)]) / counts[o]
     return {"dx": (dx, scale)}
 
 

@@ -7,6 +7,7 @@ or outputs come last, whichever makes the longer contiguous runs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -78,32 +79,51 @@ class Shape(NamedTuple):
                 yield Tile(first, min(first + samples, self.batch), start, end, axes)
 
 
+_LONG_RUN, _SHORT_RUN = 12, 8
+
+
 def channels_last(shape: Shape) -> bool:
-    """Returns whether columns with channels last are copied in longer runs than with outputs last."""
+    """Returns whether the product with a kernel is faster with channels last.
+
+    Columns are copied in runs along a window's last axis and its channels, or along a row of outputs. With channels
+    last the result has to be transposed, so long rows of outputs are always better.
+    """
     last = shape.axes[-1]
-    by_channel = shape.channels * (last.kernel if last.dilation == 1 else 1)
-    by_output = last.output if last.stride == 1 else max(1, last.output // 4)
-    return by_channel > 4 * by_output
+    by_output = last.output if last.stride == 1 else last.output // 4
+    return by_output < _LONG_RUN and _window_run(shape) > by_output
 
 
-def order(spatial: int, *, last: bool, groups_first: bool, batch_inside: bool = False) -> tuple[int, ...]:
+def channels_last_for_sum(shape: Shape) -> bool:
+    """Returns whether the kernel's gradient, which needs no transposition, is faster with channels last."""
+    return _window_run(shape) > _SHORT_RUN
+
+
+def _window_run(shape: Shape) -> int:
+    last = shape.axes[-1]
+    return shape.channels * (last.kernel if last.dilation == 1 else 1)
+
+
+@functools.lru_cache(maxsize=64)
+def order(spatial: int, *, last: bool, summed: bool = False) -> tuple[int, ...]:
     """Returns the memory order of the logical axes (batch, groups, channels, taps…, outputs…).
 
-    `groups_first` puts the batch after the groups; `batch_inside` puts it right before the outputs.
+    With channels last it is groups, batch, outputs, taps, channels. Otherwise batch, groups, channels, taps, outputs, or,
+    when products are to be `summed` over the batch, groups, channels, taps, batch, outputs.
     """
-    taps = tuple(range(3, 3 + spatial))
-    outputs = tuple(range(3 + spatial, 3 + 2 * spatial))
+    taps, outputs = tuple(range(3, 3 + spatial)), tuple(range(3 + spatial, 3 + 2 * spatial))
     if last:
-        return (*((1, 0) if groups_first else (0, 1)), *outputs, *taps, 2)
-    if batch_inside:
-        return (1, 2, *taps, 0, *outputs)
-    return (*((1, 0) if groups_first else (0, 1)), 2, *taps, *outputs)
+        return (1, 0, *outputs, *taps, 2)
+    return (1, 2, *taps, 0, *outputs) if summed else (0, 1, 2, *taps, *outputs)
 
 
-def allocate(scratch: Scratch, slot: int, shape: Sequence[int], axes: Sequence[int], dtype: np.dtype[Any]) -> Array:
+def allocate(scratch: Scratch, slot: int, shape: Sequence[int], axes: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Returns a scratch array with the logical `shape` whose memory order is `axes`."""
-    memory = scratch.take(slot, [shape[axis] for axis in axes], dtype)
-    return memory.transpose(np.argsort(axes))
+    return scratch.take(slot, [shape[axis] for axis in axes], dtype).transpose(_inverse(axes))
+
+
+@functools.lru_cache(maxsize=256)
+def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(axes.index(axis) for axis in range(len(axes)))
 
 
 def fill_columns(columns: Array, x: Array, axes: Sequence[Axis], scratch: Scratch, *, last: bool) -> None:

@@ -85,15 +85,16 @@ def _turned(w: View) -> View:
 
 def _correlation(plan: Plan, x: View, w: View, y: View) -> Executable:
     """Returns the executable of y[n, g, m, o] = sum over c, k of x[n, g, c, i] · w[g, m, c, k]."""
-    flat = _flattened(y, 3) if y.dtype == plan.compute else None
-    if flat is None:
-        return Executable((x, w, y), functools.partial(_bind_correlation, plan))
     pointwise = all(a.kernel == 1 and a.stride == 1 and a.inside and a.input == a.output for a in plan.shape.axes)
+    flat = _flattened(y, 3) if y.dtype == plan.compute else None
+    if flat is None or (plan.last and not pointwise):
+        return Executable((x, w, y), functools.partial(_bind_correlation, plan))
     source = _flattened(x, 3) if pointwise else None
     if source is not None:
         matrix = w._replace(shape=w.shape[:3], strides=w.strides[:3])
         return Executable((matrix, source, flat), _bind_pointwise)
-    return Executable((x, w, flat), functools.partial(_bind_correlation, plan._replace(flat=True)))
+    plan = plan._replace(flat=True, last=False)
+    return Executable((x, w, flat), functools.partial(_bind_correlation, plan))
 
 
 def _flattened(view: View, before: int) -> View | None:
@@ -118,10 +119,13 @@ def _run_correlation(plan: Plan, x: Array, w: Array, y: Array, scratch: Scratch)
     matrix = _matrix(plan, w, scratch)
     others = product(plan.shape.outputs[1:])
     for tile in plan.shape.tiles():
-        columns = _columns(plan, tile, x, scratch, groups_first=False)
-        if plan.flat:
-            target = y[tile.first : tile.last, :, :, tile.start * others : tile.end * others]
-            np.matmul(matrix, columns, out=target)
+        columns = _columns(plan, tile, x, scratch)
+        if plan.last:
+            result = scratch.take(RESULT, (*columns.shape[:2], plan.rows), plan.compute)
+            np.matmul(columns, matrix.transpose(0, 2, 1), out=result)
+            _store(plan, tile, result, y)
+        elif plan.flat:
+            np.matmul(matrix, columns, out=y[tile.first : tile.last, :, :, tile.start * others : tile.end * others])
         else:
             target = tile.of(y, 3)
             result = scratch.take(RESULT, (*target.shape[:3], columns.shape[-1]), plan.compute)
@@ -129,9 +133,17 @@ def _run_correlation(plan: Plan, x: Array, w: Array, y: Array, scratch: Scratch)
             np.copyto(target, result.reshape(target.shape), casting="unsafe")
 
 
+def _store(plan: Plan, tile: Tile, result: Array, y: Array) -> None:
+    """Copies (groups, batch · outputs, rows) into the tile's part of y, (batch, groups, rows, outputs…)."""
+    outputs = tuple(axis.output for axis in tile.axes)
+    target = tile.of(y, 3)
+    given = result.reshape(plan.shape.groups, tile.last - tile.first, *outputs, plan.rows)
+    np.copyto(target, given.transpose(1, 0, given.ndim - 1, *range(2, given.ndim - 1)), casting="unsafe")
+
+
 def _matrix(plan: Plan, w: Array, scratch: Scratch) -> Array:
     """Returns the kernel as (groups, rows, depth), its window in the columns' order."""
-    ordered = np.moveaxis(w, 2, -1) if plan.last else w
+    ordered = w.transpose(0, 1, *range(3, w.ndim), 2) if plan.last else w
     if ordered.flags.c_contiguous and w.dtype == plan.compute:
         return ordered.reshape(*w.shape[:2], -1)
     matrix = scratch.take(MATRIX, ordered.shape, plan.compute)
@@ -139,22 +151,24 @@ def _matrix(plan: Plan, w: Array, scratch: Scratch) -> Array:
     return matrix.reshape(*w.shape[:2], -1)
 
 
-def _columns(plan: Plan, tile: Tile, x: Array, scratch: Scratch, *, groups_first: bool) -> Array:
-    """Returns the tile's columns, (batch, groups, depth, outputs), or (groups, depth, batch · outputs)."""
+def _columns(plan: Plan, tile: Tile, x: Array, scratch: Scratch, *, summed: bool = False) -> Array:
+    """Returns the tile's columns as matrices.
+
+    With channels last (groups, batch · outputs, depth); otherwise (batch, groups, depth, outputs), or, to be summed over
+    the batch, (groups, depth, batch · outputs).
+    """
     shape, spatial = plan.shape, len(plan.shape.axes)
     outputs = tuple(axis.output for axis in tile.axes)
     logical = (tile.last - tile.first, shape.groups, shape.channels, *shape.taps, *outputs)
-    memory = im2col.order(spatial, last=plan.last, groups_first=groups_first, batch_inside=groups_first)
+    memory = im2col.order(spatial, last=plan.last, summed=summed)
     columns = im2col.allocate(scratch, COLUMNS, logical, memory, plan.compute)
     im2col.fill_columns(columns, x[tile.first : tile.last], tile.axes, scratch, last=plan.last)
-    flat = columns.transpose(memory)
-    if groups_first:
-        if plan.last:
-            return flat.reshape(shape.groups, -1, shape.depth).transpose(0, 2, 1)
-        return flat.reshape(shape.groups, shape.depth, -1)
+    stored = columns.transpose(memory)
     if plan.last:
-        return flat.reshape(*logical[:2], -1, shape.depth).transpose(0, 1, 3, 2)
-    return flat.reshape(*logical[:2], shape.depth, -1)
+        return stored.reshape(shape.groups, -1, shape.depth)
+    if summed:
+        return stored.reshape(shape.groups, shape.depth, -1)
+    return stored.reshape(*logical[:2], shape.depth, -1)
 
 
 def _bind_input_grad(plan: Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
@@ -162,27 +176,33 @@ def _bind_input_grad(plan: Plan, parameters: bytes, arrays: Sequence[Array], scr
 
 
 def _run_input_grad(plan: Plan, dy: Array, w: Array, dx: Array, scratch: Scratch) -> None:
-    shape, spatial = plan.shape, len(plan.shape.axes)
-    matrix = _matrix(plan, w, scratch).transpose(0, 2, 1)
+    matrix = _matrix(plan, w, scratch)
     total = dx if dx.dtype == plan.compute else scratch.take(PART, dx.shape, plan.compute)
     total.fill(0)
-    memory = im2col.order(spatial, last=plan.last, groups_first=False)
-    for tile in shape.tiles():
-        given = tile.of(dy, 3)
-        flat = scratch.take(RESULT, given.shape, plan.compute)
-        np.copyto(flat, given, casting="unsafe")
-        flat = flat.reshape(*given.shape[:3], -1)
-        logical = (*given.shape[:2], shape.channels, *shape.taps, *given.shape[3:])
-        columns = im2col.allocate(scratch, COLUMNS, logical, memory, plan.compute)
-        stored = columns.transpose(memory)
-        if plan.last:
-            product_of = stored.reshape(*given.shape[:2], -1, shape.depth)
-            np.matmul(flat.transpose(0, 1, 3, 2), matrix.transpose(0, 2, 1), out=product_of)
-        else:
-            np.matmul(matrix, flat, out=stored.reshape(*given.shape[:2], shape.depth, -1))
+    for tile in plan.shape.tiles():
+        columns = _spread(plan, tile.of(dy, 3), matrix, scratch)
         im2col.add_columns(total[tile.first : tile.last], columns, tile.axes)
     if total is not dx:
         np.copyto(dx, total, casting="unsafe")
+
+
+def _spread(plan: Plan, dy: Array, matrix: Array, scratch: Scratch) -> Array:
+    """Returns the columns that dy, (batch, groups, rows, outputs…), gives each window, with their logical axes."""
+    shape, outputs = plan.shape, tuple(range(3, dy.ndim))
+    logical = (*dy.shape[:2], shape.channels, *shape.taps, *dy.shape[3:])
+    memory = im2col.order(len(outputs), last=plan.last)
+    columns = im2col.allocate(scratch, COLUMNS, logical, memory, plan.compute)
+    stored = columns.transpose(memory)
+    ordered = dy.transpose(1, 0, *outputs, 2) if plan.last else dy
+    flat = scratch.take(RESULT, ordered.shape, plan.compute)
+    np.copyto(flat, ordered, casting="unsafe")
+    if plan.last:
+        flat = flat.reshape(shape.groups, -1, plan.rows)
+        np.matmul(flat, matrix, out=stored.reshape(shape.groups, -1, shape.depth))
+    else:
+        flat = flat.reshape(*dy.shape[:3], -1)
+        np.matmul(matrix.transpose(0, 2, 1), flat, out=stored.reshape(*dy.shape[:2], shape.depth, -1))
+    return columns
 
 
 def lower_weight_grad(record: KernelRecord, parameters: bytes) -> Executable:
@@ -192,6 +212,7 @@ def lower_weight_grad(record: KernelRecord, parameters: bytes) -> Executable:
     if any(0 in view.shape for view in (dy, x, dw)):
         return _zero(dw)
     plan = _plan(launch, launch["in_channels"], launch["out_channels"], axes_of(launch))
+    plan = plan._replace(last=im2col.channels_last_for_sum(plan.shape))
     return Executable((dy, x, dw), functools.partial(_bind_weight_grad, plan))
 
 
@@ -203,19 +224,17 @@ def _run_weight_grad(plan: Plan, dy: Array, x: Array, dw: Array, scratch: Scratc
     shape = plan.shape
     total = scratch.take(MATRIX, (shape.groups, plan.rows, shape.depth), plan.compute)
     for number, tile in enumerate(shape.tiles()):
-        columns = _columns(plan, tile, x, scratch, groups_first=True)
-        given = np.moveaxis(tile.of(dy, 3), 0, 2)
+        columns = _columns(plan, tile, x, scratch, summed=True)
+        given = tile.of(dy, 3).transpose(1, 2, 0, *range(3, dy.ndim))
         flat = scratch.take(RESULT, given.shape, plan.compute)
         np.copyto(flat, given, casting="unsafe")
         flat = flat.reshape(shape.groups, plan.rows, -1)
-        if number == 0:
-            np.matmul(flat, columns.transpose(0, 2, 1), out=total)
-        else:
-            part = scratch.take(PART, total.shape, plan.compute)
-            np.matmul(flat, columns.transpose(0, 2, 1), out=part)
-            np.add(total, part, out=total)
+        product_of = total if number == 0 else scratch.take(PART, total.shape, plan.compute)
+        np.matmul(flat, columns if plan.last else columns.transpose(0, 2, 1), out=product_of)
+        if number:
+            np.add(total, product_of, out=total)
     if plan.last:
         ordered = total.reshape(shape.groups, plan.rows, *shape.taps, shape.channels)
-        np.copyto(dw, np.moveaxis(ordered, -1, 2), casting="unsafe")
+        np.copyto(dw.transpose(0, 1, *range(3, dw.ndim), 2), ordered, casting="unsafe")
     else:
         np.copyto(dw, total.reshape(dw.shape), casting="unsafe")

@@ -12,7 +12,7 @@ from umd_sim.lowerings.layout import NOTHING, Array, Call, Executable, Launch, c
 from umd_sim.lowerings.programs import Program, compiled
 from umd_sim.scratch import Scratch
 
-BLOCK = 8192
+BLOCK = 1 << 16
 """Elements that a program works on at a time, so that its temporaries stay in the processor's cache."""
 
 

@@ -87,15 +87,20 @@ def checked(index: Array, geometry: Indexed) -> Array:
 
 def _positions(index: Array, geometry: Indexed, scratch: Scratch) -> Array:
     """Returns the flat position of every element, int64; extents over which it stays the same are 1."""
-    spread = index.shape or (1,) * len(geometry.extents)
+    rank = len(geometry.extents)
+    spread = index.shape or (1,) * rank
     shape = [e if step or i != 1 else 1 for e, step, i in zip(geometry.extents, geometry.steps, spread, strict=True)]
     positions = scratch.take(0, shape, _INT64)
-    np.multiply(index, geometry.step, out=positions)
-    positions += geometry.low
+    low, source = geometry.low, index
+    if geometry.step != 1:
+        source = np.multiply(index, geometry.step, out=positions)
     for axis, step in enumerate(geometry.steps):
         if step:
-            along = np.arange(geometry.extents[axis], dtype=_INT64) * step
-            positions += along.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+            along = np.arange(geometry.extents[axis], dtype=_INT64) * step + low
+            source = np.add(source, along.reshape([-1 if a == axis else 1 for a in range(rank)]), out=positions)
+            low = 0
+    if low or source is not positions:
+        np.add(source, low, out=positions)
     return positions
 
 

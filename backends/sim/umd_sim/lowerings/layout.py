@@ -19,6 +19,7 @@ Array = NDArray[Any]
 Call = Callable[[], None]
 Strides = tuple[int, ...]
 
+
 class Bytes(Protocol):
     """What a binding's buffer is to a lowering: `memory` is a flat array of bytes."""
 

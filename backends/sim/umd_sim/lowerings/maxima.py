@@ -1,13 +1,13 @@
 """Max pooling with the position of the first largest element, one axis after the other, the last one first.
 
-The first largest element of a window in row-major order is the first row that holds the maximum, and in it the first
-column: so each axis picks its tap, and what the later axes picked is carried along.
+The first largest element of a window in row-major order is in the first row that holds the maximum, and there in the
+first column: so each axis picks its tap, and what the later axes picked is carried along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,54 +18,58 @@ from umd_sim.scratch import Scratch
 if TYPE_CHECKING:
     from umd_sim.lowerings.pooling import Plan
 
-_FIRST_SLOT = 4
+_WIDE, _FIRST = 2, 4
+"""Scratch slots: the input in another type; what the axes find."""
 _SLOTS = 5
-"""Slots that one axis uses: its maxima, its taps, and at most two arrays that it carries; the axes alternate."""
+"""Slots of one axis: its maxima, its taps, and at most two arrays that it carries. The axes alternate."""
+_TYPES = tuple(np.dtype(t) for t in (np.int16, np.int32, np.int64))
+
+
+class _Found(NamedTuple):
+    """What is known after some axes: the maxima, and the taps that each of these axes picked, outermost first."""
+
+    largest: Array
+    taps: list[Array]
 
 
 def max_index(plan: Plan, x: Array, y: Array, index: Array, scratch: Scratch) -> None:
     """Writes the windows' maxima and their row-major positions within the input plane."""
     if x.dtype != plan.compute:
-        wide = scratch.take(2, x.shape, plan.compute)
+        wide = scratch.take(_WIDE, x.shape, plan.compute)
         np.copyto(wide, x)
         x = wide
-    picked: list[Array] = []
+    # A sum is NaN when an element is; when it is for another reason, the careful way is right as well.
+    careful = bool(np.isnan(np.add.reduce(x, axis=None)))
+    found = _Found(x, [])
     for number in reversed(range(len(plan.axes))):
-        slot = _FIRST_SLOT + number % 2 * _SLOTS
-        x, picked = _along(x, picked, plan.axes[number], 1 + number, scratch, slot)
-    np.copyto(y, x, casting="unsafe")
-    _write_positions(plan.axes, picked, index)
+        found = _along(found, plan.axes[number], 1 + number, careful, scratch, _FIRST + number % 2 * _SLOTS)
+    np.copyto(y, found.largest, casting="unsafe")
+    _write_positions(plan.axes, found.taps, index)
 
 
-def _along(
-    x: Array, picked: Sequence[Array], axis: Axis, dimension: int, scratch: Scratch, slot: int
-) -> tuple[Array, list[Array]]:
-    """Returns the maxima along one axis, and the taps of this axis and of those that were picked before."""
-    shape = list(x.shape)
+def _along(found: _Found, axis: Axis, dimension: int, careful: bool, scratch: Scratch, slot: int) -> _Found:
+    """Returns the maxima along one more axis, and the taps of this axis and of those before."""
+    shape = list(found.largest.shape)
     shape[dimension] = axis.output
-    largest = scratch.take(slot, shape, x.dtype)
-    taps = scratch.take(slot + 1, shape, np.min_scalar_type(max(axis.kernel - 1, 0)))
-    carried = [scratch.take(slot + 2 + i, shape, array.dtype) for i, array in enumerate(picked)]
+    largest = scratch.take(slot, shape, found.largest.dtype)
+    taps = scratch.take(slot + 1, shape, np.min_scalar_type(axis.kernel - 1))
+    carried = [scratch.take(slot + 2 + i, shape, array.dtype) for i, array in enumerate(found.taps)]
+    result = _Found(largest, [taps, *carried])
     if uncovered(axis):
         largest.fill(-np.inf)
-        for array in (taps, *carried):
+        for array in result.taps:
             array.fill(0)
     if axis.output < axis.kernel:
-        _search_outputs(x, picked, axis, dimension, largest, taps, carried)
+        _search_outputs(found, axis, dimension, result)
     else:
-        _search_taps(x, picked, axis, dimension, largest, taps, carried)
-    return largest, [taps, *carried]
+        _search_taps(found, axis, dimension, careful, result)
+    return result
 
 
-def _search_taps(
-    x: Array,
-    picked: Sequence[Array],
-    axis: Axis,
-    dimension: int,
-    largest: Array,
-    taps: Array,
-    carried: Sequence[Array],
-) -> None:
+def _search_taps(found: _Found, axis: Axis, dimension: int, careful: bool, result: _Found) -> None:
+    """Lets every tap in turn replace what is smaller; an output's first tap is taken as it is."""
+    x, picked = found
+    largest, (taps, *carried) = result
     for tap, (start, end), (low, high) in arrivals(axis):
         if start < end:
             where, inputs = at(dimension, slice(start, end)), at(dimension, axis.inputs(tap, start, end))
@@ -76,7 +80,7 @@ def _search_taps(
         if low < high:
             where, inputs = at(dimension, slice(low, high)), at(dimension, axis.inputs(tap, low, high))
             best, candidate = largest[where], x[inputs]
-            wins = _wins(candidate, best)
+            wins = _wins(candidate, best) if careful else np.greater(candidate, best)
             np.maximum(best, candidate, out=best)
             _replace(taps[where], np.asarray(tap, taps.dtype), wins)
             for array, source in zip(carried, picked, strict=True):
@@ -93,49 +97,43 @@ def _wins(candidate: Array, best: Array) -> Array:
 def _replace(array: Array, values: Array, where: Array) -> None:
     """Writes values where the mask is true; without a branch, since the mask is irregular."""
     change = np.bitwise_xor(array, values)
-    np.multiply(change, where, out=change)
+    np.multiply(change, where.view(np.uint8), out=change)
     np.bitwise_xor(array, change, out=array)
 
 
-def _search_outputs(
-    x: Array,
-    picked: Sequence[Array],
-    axis: Axis,
-    dimension: int,
-    largest: Array,
-    taps: Array,
-    carried: Sequence[Array],
-) -> None:
+def _search_outputs(found: _Found, axis: Axis, dimension: int, result: _Found) -> None:
+    """Searches the whole window of every output: there are few of them, with many taps each."""
+    taps, *carried = result.taps
     for meeting in meetings(axis):
         inputs, where = at(dimension, meeting.inputs), at(dimension, meeting.one)
-        window = x[inputs]
-        first = np.expand_dims(np.argmax(window, axis=dimension), dimension)
-        for array, source in ((largest, x), *zip(carried, picked, strict=True)):
+        first = np.expand_dims(np.argmax(found.largest[inputs], axis=dimension), dimension)
+        targets = zip((result.largest, *carried), (found.largest, *found.taps), strict=True)
+        for array, source in targets:
             chosen = np.take_along_axis(source[inputs], first, axis=dimension)
             np.copyto(array[where], np.squeeze(chosen, dimension))
         first += meeting.many.start
         np.copyto(taps[where], np.squeeze(first, dimension), casting="unsafe")
 
 
-def _write_positions(axes: Sequence[Axis], picked: Sequence[Array], index: Array) -> None:
-    index.fill(0)
-    plane = 1
-    for number in reversed(range(len(axes))):
-        axis = axes[number]
-        starts = np.arange(axis.output, dtype=np.int64) * axis.stride - axis.pad
-        steps = np.multiply(picked[number], axis.dilation, dtype=np.int64)
-        steps += starts.reshape(along(number, len(axes)))
-        steps *= plane
-        np.add(index, steps, out=index)
+def _write_positions(axes: Sequence[Axis], taps: Sequence[Array], index: Array) -> None:
+    """Writes input · plane summed over the axes, in the narrowest integers that hold every step on the way."""
+    plane, bound, planes = 1, 0, []
+    for axis in reversed(axes):
+        planes.insert(0, plane)
+        bound += plane * (axis.output * axis.stride + axis.kernel * axis.dilation + abs(axis.pad) + axis.input)
         plane *= axis.input
+    dtype = next((t for t in _TYPES if bound <= np.iinfo(t).max), _TYPES[-1])
+    total: Any = 0
+    for number, axis in enumerate(axes):
+        starts = (np.arange(axis.output, dtype=np.int64) * axis.stride - axis.pad).astype(dtype)
+        steps = np.multiply(taps[number], axis.dilation if axis.kernel > 1 else 0, dtype=dtype)
+        steps += starts.reshape([-1 if a == number else 1 for a in range(len(axes))])
+        steps *= planes[number]
+        total = np.add(steps, total, out=steps)
+    np.copyto(index, total)
     for number, axis in enumerate(axes):
         if uncovered(axis):
             outside = np.ones(axis.output, np.bool_)
             for _, (start, end), _ in arrivals(axis):
                 outside[start : max(start, end)] = False
             index[at(1 + number, outside)] = 0
-
-
-def along(number: int, rank: int) -> tuple[Any, ...]:
-    """Returns the shape of a vector that broadcasts along spatial axis `number` of (batch, spatial…)."""
-    return tuple(-1 if axis == number else 1 for axis in range(rank))

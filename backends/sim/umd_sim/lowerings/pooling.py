@@ -93,12 +93,25 @@ def combine(ufunc: np.ufunc, identity: float, x: Array, axis: Axis, dimension: i
         return
     if uncovered(axis):
         out.fill(identity)
+    held = None  # the first tap's elements, while it is not known whether the second one meets all of them
     for tap, (start, end), (low, high) in arrivals(axis):
-        if start < end:
+        piece = x[at(dimension, axis.inputs(tap, low, high))] if low < high else None
+        if held is not None:
+            if high - low == axis.output:
+                ufunc(held, piece, out=out)
+                piece = None
+            else:
+                np.copyto(out, held)
+            held = None
+        if end - start == axis.output:
+            held = x[at(dimension, axis.inputs(tap, start, end))]
+        elif start < end:
             np.copyto(out[at(dimension, slice(start, end))], x[at(dimension, axis.inputs(tap, start, end))])
-        if low < high:
+        if piece is not None:
             target = out[at(dimension, slice(low, high))]
-            ufunc(target, x[at(dimension, axis.inputs(tap, low, high))], out=target)
+            ufunc(target, piece, out=target)
+    if held is not None:
+        np.copyto(out, held)
 
 
 def _shrinking(axes: Sequence[Axis]) -> list[int]:

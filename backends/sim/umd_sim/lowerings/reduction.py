@@ -22,6 +22,7 @@ from umd_sim.lowerings.layout import (
     product,
 )
 from umd_sim.lowerings.programs import convert
+from umd_sim.lowerings.short import is_short, reduce_rows
 from umd_sim.scratch import Scratch
 
 LONG = 4096
@@ -93,7 +94,8 @@ class _Plan(NamedTuple):
     Attributes:
         first, last: axes of the two stages; `first` is empty when one stage does.
         dtype: what is accumulated.
-        product: whether the last stage is a matrix-vector product with ones.
+        product: whether the one stage is a matrix-vector product with ones.
+        short: whether it is over short rows.
         count: what the sum is divided by, 0 for no division.
     """
 
@@ -102,6 +104,7 @@ class _Plan(NamedTuple):
     last: tuple[int, ...]
     dtype: np.dtype[Any]
     product: bool
+    short: bool
     count: int
 
 
@@ -117,11 +120,13 @@ def _plan(program: str, dtype: DType, rows: Rows) -> _Plan:
     adds = program in ("add", "mean", "mul")
     if adds and accumulated == np.float32 and in_order > LONG:
         accumulated = np.dtype(np.float64)
-    short = fastest in inner and extents[fastest] <= SHORT and product(rows.outer) >= MANY
-    by_product = program in ("add", "mean") and dtype.numpy.kind == "f" and dtype not in HALVES and short
-    by_product = by_product and not first and accumulated == dtype.numpy and rows.strides[fastest] == dtype.size
+    lone = len(rows.outer) == 1 and len(rows.inner) == 1 and accumulated == dtype.numpy
+    table = lone and rows.strides == (dtype.size * extents[1], dtype.size)
+    floats = program in ("add", "mean") and dtype.is_float
+    by_product = table and floats and extents[0] >= MANY and extents[1] <= SHORT
+    short = table and not by_product and is_short(*extents)
     count = product(rows.inner) if program == "mean" else 0
-    return _Plan(_UFUNCS[program], first, last, accumulated, by_product, count)
+    return _Plan(_UFUNCS[program], first, last, accumulated, by_product, short, count)
 
 
 def _bind(plan: _Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
@@ -129,6 +134,9 @@ def _bind(plan: _Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scra
     if plan.product:
         ones = np.full(x.shape[-1], 1.0, x.dtype)
         call = functools.partial(np.matmul, x, ones, out=out)
+        return call if not plan.count else functools.partial(_divided, call, plan.count, out)
+    if plan.short:
+        call = functools.partial(reduce_rows, plan.ufunc, x, out, scratch, 0)
         return call if not plan.count else functools.partial(_divided, call, plan.count, out)
     if not plan.first and not plan.count and plan.dtype == out.dtype:
         return functools.partial(plan.ufunc.reduce, x, axis=plan.last, dtype=plan.dtype, out=out)
@@ -173,9 +181,7 @@ def lower_arg(record: KernelRecord, parameters: bytes) -> Executable:
     return Executable((x, out), functools.partial(_bind_arg, search, last, len(rows.outer)))
 
 
-def _bind_arg(
-    search: Any, last: bool, rank: int, parameters: bytes, arrays: Sequence[Array], scratch: Scratch
-) -> Call:
+def _bind_arg(search: Any, last: bool, rank: int, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
     x, out = arrays
     if x.ndim == rank + 1:
         return functools.partial(_search, search, last, x, out)

@@ -20,6 +20,7 @@ from umd_sim.lowerings.layout import (
     patchable_values,
     product,
 )
+from umd_sim.lowerings.short import is_short, reduce_rows
 from umd_sim.scratch import Scratch
 
 PIECE = 1 << 16
@@ -41,47 +42,63 @@ class Inner(NamedTuple):
             return np.asarray(np.matmul(x, self.ones))
         return np.asarray(np.add.reduce(x, axis=self.axes, keepdims=True))
 
-    def max(self, x: Array) -> Array:
+    def max(self, x: Array, scratch: Scratch) -> Array:
         """Returns the largest element of each row, with extents of 1 in place of the row's."""
+        rows = x.size // self.count
+        if len(self.axes) == 1 and x.flags.c_contiguous and is_short(rows, self.count):
+            largest = scratch.take(_LARGEST, (rows,), x.dtype)
+            reduce_rows(np.maximum, x.reshape(rows, self.count), largest, scratch, _LARGEST + 1)
+            return largest.reshape(*x.shape[:-1], 1)
         return np.asarray(np.maximum.reduce(x, axis=self.axes, keepdims=True))
 
 
 Function = Callable[..., None]
-"""function(inner, spare, values, *operands): operands in the table's order, in the type that is computed in; `spare` is
-one array more of their shape, `values` are the patchable fields."""
+"""function(inner, scratch, values, *operands): operands in the table's order, in the type that is computed in; `values`
+are the patchable fields."""
+
+_SPARE, _WIDE, _LARGEST = 0, 1, 8
+"""Scratch slots: an array like the operands; the operands in another type; the maxima and what they take."""
 
 
-def _softmax(inner: Inner, spare: Array, values: Sequence[float], x: Array, y: Array) -> None:
-    np.subtract(x, inner.max(x), out=y)
+def _spare(like: Array, scratch: Scratch) -> Array:
+    return scratch.take(_SPARE, like.shape, like.dtype)
+
+
+def _softmax(inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array) -> None:
+    np.subtract(x, inner.max(x, scratch), out=y)
     np.exp(y, out=y)
     np.multiply(y, np.reciprocal(inner.sum(y)), out=y)
 
 
-def _log_softmax(inner: Inner, spare: Array, values: Sequence[float], x: Array, y: Array) -> None:
-    np.subtract(x, inner.max(x), out=y)
+def _log_softmax(inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array) -> None:
+    np.subtract(x, inner.max(x, scratch), out=y)
+    spare = _spare(y, scratch)
     np.exp(y, out=spare)
     np.subtract(y, np.log(inner.sum(spare)), out=y)
 
 
-def _softmax_grad(inner: Inner, spare: Array, values: Sequence[float], dy: Array, y: Array, dx: Array) -> None:
+def _softmax_grad(inner: Inner, scratch: Scratch, values: Sequence[float], dy: Array, y: Array, dx: Array) -> None:
+    spare = _spare(y, scratch)
     np.multiply(dy, y, out=spare)
     np.subtract(dy, inner.sum(spare), out=spare)
     np.multiply(spare, y, out=dx)
 
 
-def _log_softmax_grad(inner: Inner, spare: Array, values: Sequence[float], dy: Array, y: Array, dx: Array) -> None:
+def _log_softmax_grad(inner: Inner, scratch: Scratch, values: Sequence[float], dy: Array, y: Array, dx: Array) -> None:
+    spare = _spare(y, scratch)
     np.exp(y, out=spare)
     np.multiply(spare, inner.sum(dy), out=spare)
     np.subtract(dy, spare, out=dx)
 
 
 def _normalize(
-    inner: Inner, spare: Array, values: Sequence[float], x: Array, y: Array, mean: Array, rstd: Array
+    inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array, mean: Array, rstd: Array
 ) -> None:
     middle = inner.sum(x)
     middle /= inner.count
     np.copyto(mean, middle.reshape(mean.shape), casting="unsafe")
     np.subtract(x, middle, out=y)
+    spare = _spare(y, scratch)
     np.multiply(y, y, out=spare)
     scale = inner.sum(spare)
     scale /= inner.count
@@ -177,15 +194,14 @@ def _run_pieces(plan: _Plan, values: Sequence[float], arrays: Sequence[Array], s
 
 def _run(plan: _Plan, values: Sequence[float], arrays: Sequence[Array], scratch: Scratch) -> None:
     function = _FUNCTIONS[plan.record.row.name]
-    spare = scratch.take(0, arrays[0].shape, plan.compute)
     if arrays[0].dtype == plan.compute:
-        function(plan.inner, spare, values, *arrays)
+        function(plan.inner, scratch, values, *arrays)
         return
-    wide = [scratch.take(slot + 1, arrays[0].shape, plan.compute) for slot in range(len(plan.writes))]
+    wide = [scratch.take(_WIDE + at, arrays[0].shape, plan.compute) for at in range(len(plan.writes))]
     for array, number, written in zip(arrays, wide, plan.writes, strict=False):
         if not written:
             np.copyto(number, array)
-    function(plan.inner, spare, values, *wide, *arrays[len(wide) :])
+    function(plan.inner, scratch, values, *wide, *arrays[len(wide) :])
     for array, number, written in zip(arrays, wide, plan.writes, strict=False):
         if written:
             np.copyto(array, number, casting="unsafe")

@@ -7,6 +7,7 @@ whichever are fewer.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -135,13 +136,25 @@ class Arrival(NamedTuple):
     later: tuple[int, int]
 
 
-def arrivals(axis: Axis) -> Iterator[Arrival]:
-    """Yields the taps that meet the input, in order."""
+_FEW = 64
+
+
+def arrivals(axis: Axis) -> Sequence[Arrival]:
+    """Returns the taps that meet the input, in order."""
+    return _few_arrivals(axis) if axis.kernel <= _FEW else _arrivals(axis)
+
+
+def _arrivals(axis: Axis) -> Sequence[Arrival]:
+    found = []
     reached = axis.output
     for tap in axis.taps():
         low, high = axis.reaching(tap)
-        yield Arrival(tap, (low, min(reached, high)), (max(reached, low), high))
+        found.append(Arrival(tap, (low, min(reached, high)), (max(reached, low), high)))
         reached = min(reached, low)
+    return found
+
+
+_few_arrivals = functools.lru_cache(maxsize=1024)(_arrivals)
 
 
 def uncovered(axis: Axis) -> bool:
