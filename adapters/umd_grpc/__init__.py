@@ -1,0 +1,1 @@
+"""The gRPC service, its clients, and the backends `grpc` and `grpcs`."""

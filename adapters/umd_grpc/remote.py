@@ -1,0 +1,309 @@
+"""RemoteDevice: a device of a server, used as if it were here."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from umd_core.commands import CommandBuffer
+from umd_core.device import Binding, Buffer, Caps, FenceValue, Tensor
+from umd_core.device.cache import Bounded, Recent
+from umd_core.device.tensor import as_bytes, start, upload
+from umd_core.dtypes import BY_CODE, DType
+from umd_core.errors import BindingError, LimitError, OutOfMemoryError, StaleHandleError, UnsupportedError
+from umd_core.kernels import KernelRecord
+from umd_grpc._pb.umd import runtime_pb2 as pb
+from umd_grpc.link import Reply
+from umd_grpc.remote_program import RemoteProgram
+from umd_grpc.remote_session import RemoteSession
+from umd_grpc.remote_things import RemoteBuffer, RemoteFence, RemoteTicket
+
+PROGRAMS = 128
+SECONDS = 60.0
+_LARGEST = (1 << 63) - 1
+_MESSAGE_MARGIN = 1 << 16
+
+
+class RemoteDevice:
+    """One device of a server, through one session.
+
+    Nothing is sent until a value is asked for or much has gathered, and nothing is waited for but values: any amount
+    of allocations, writes and submissions, and the reads that end them, take one round trip. What fails on the way
+    poisons what depends on it, so a read never returns what was not computed. Usable from many threads.
+
+    Attributes:
+        name: "grpc://host:port/device".
+        maps: whether its buffers are visible to the host: never.
+    """
+
+    maps = False
+
+    def __init__(self, target: str, device: str = "", *, secure: bool = False, timeout: float = SECONDS) -> None:
+        """Opens a session.
+
+        Args:
+            target: "host:port" or "unix:/path".
+            device: a device of the server; "" for its first.
+            secure: whether to use TLS.
+            timeout: seconds that an answer may take.
+
+        Raises:
+            UmdError: there is no such device, or no server.
+        """
+        self._session = RemoteSession(target, device, secure=secure, timeout=timeout)
+        self.name = self._session.name
+        self._programs, self._recent = Bounded(PROGRAMS), Recent(PROGRAMS)
+        self._transfers = 0
+
+    def close(self) -> None:
+        """Ends the session: the server frees everything that it made."""
+        self._session.close()
+
+    def caps(self) -> Caps:
+        """Returns what the device can do."""
+        return self._caps
+
+    @functools.cached_property
+    def _caps(self) -> Caps:
+        found, limits = self._session.description, self._session.limits
+        return Caps(
+            kernels={kernel.name: _types(kernel) for kernel in found.kernels},
+            memory=found.memory,
+            max_work=found.max_work,
+            max_buffer_bytes=min(found.max_program_size, limits.message_size - _MESSAGE_MARGIN),
+            flags=frozenset(found.flags) - {"map"},
+        )
+
+    @property
+    def round_trips(self) -> int:
+        """Times that an answer was waited for; opening is the first."""
+        return self._session.round_trips
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes of messages sent, transfers included."""
+        return self._session.bytes_up
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes of messages received, transfers included."""
+        return self._session.bytes_down
+
+    def flush(self) -> None:
+        """Sends what has gathered; waits for nothing."""
+        with self._session.lock:
+            self._session.begin()
+            self._session.send()
+
+    def synchronize(self) -> None:
+        """Returns when everything asked for so far has been carried out, or has failed."""
+        self._session.command(lambda frame: frame.flush.SetInParent())
+
+    # memory
+
+    def allocate(self, size: int) -> RemoteBuffer:
+        """Returns a new buffer of `size` zero bytes. That the device has no room left shows when the buffer is used.
+
+        Raises:
+            OutOfMemoryError: it is more than the device has at all.
+        """
+        if not 0 <= size <= _LARGEST:
+            raise LimitError("buffer size", size, _LARGEST)
+        if size > self._caps.memory:
+            raise OutOfMemoryError(size, 0, self._caps.memory, self._caps.memory, device=self.name)
+        session = self._session
+        with session.lock:
+            session.begin()
+            buffer = RemoteBuffer(size, session.new_buffer())
+            buffer.charged = size
+            session.outbox.allocate(buffer.memory, size)
+            session.end()
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Frees a buffer; work that was submitted with it still finishes."""
+        session = self._session
+        with session.lock:
+            session.begin()
+            if not buffer.alive:
+                raise StaleHandleError("buffer", repr(buffer), "was freed before")
+            session.free([buffer])
+            session.end()
+
+    def drop(self, *buffers: Buffer) -> None:
+        """Frees buffers soon: callable from a finalizer, on any thread."""
+        self._session.drop(*buffers)
+
+    def write(self, buffer: Buffer, offset: int, data: Any) -> None:
+        """Writes bytes, given as anything that has the buffer protocol, at byte `offset`."""
+        view, session = as_bytes(data), self._session
+        with session.lock:
+            session.begin()
+            _check(buffer, offset, view.nbytes, "write")
+            if view.nbytes <= session.limits.inline_size:
+                if view.nbytes:
+                    command = session.outbox.frame(view.nbytes).write
+                    command.buffer, command.offset, command.data = buffer.memory, offset, bytes(view)
+                session.end()
+                return
+            pieces = [
+                (self._transfer(pb.DIRECTION_WRITE, buffer, offset + at, size), view[at : at + size])
+                for at, size in self._pieces(view.nbytes)
+            ]
+            session.send()
+        for transfer, piece in pieces:
+            session.bulk.write(transfer, piece, session.timeout)
+
+    def read(self, buffer: Buffer, offset: int, size: int) -> memoryview:
+        """Returns `size` bytes from byte `offset` on, once everything submitted before has run."""
+        return self.read_many([Binding(buffer, offset, size)])[0]
+
+    def read_many(self, ranges: Sequence[Binding]) -> list[memoryview]:
+        """Returns the bytes of many ranges, in one round trip.
+
+        Raises:
+            PoisonedError: work that failed should have written some of them.
+        """
+        session = self._session
+        replies: list[tuple[int, Reply]] = []
+        transfers: list[tuple[int, memoryview]] = []
+        results = [memoryview(b"")] * len(ranges)
+        with session.lock:
+            session.begin()
+            for index, (buffer, offset, size) in enumerate(ranges):
+                _check(buffer, offset, size, "read")
+                if size > session.limits.inline_size:
+                    results[index] = whole = np.empty(size, np.uint8).data
+                    for at, length in self._pieces(size):
+                        transfer = self._transfer(pb.DIRECTION_READ, buffer, offset + at, length)
+                        transfers.append((transfer, whole[at : at + length]))
+                elif size:
+                    frame = session.outbox.frame()
+                    command = frame.read
+                    command.buffer, command.offset, command.size = buffer.memory, offset, size
+                    replies.append((index, session.expect(frame)))
+            session.send()
+            session.round_trips += 1
+        for transfer, piece in transfers:
+            session.bulk.read(transfer, piece, session.timeout)
+        for index, reply in replies:
+            results[index] = memoryview(session.link.result(reply, session.timeout).data)
+        return results
+
+    def _transfer(self, direction: pb.Direction, buffer: Buffer, offset: int, size: int) -> int:
+        """Adds a transfer's frame and returns its id."""
+        self._transfers += 1
+        command = self._session.outbox.frame().transfer
+        command.id, command.direction, command.buffer = self._transfers, direction, buffer.memory
+        command.offset, command.size = offset, size
+        return self._transfers
+
+    def _pieces(self, size: int) -> list[tuple[int, int]]:
+        """Returns (offset, size) of the transfers that carry `size` bytes."""
+        most = self._session.limits.transfer_size
+        return [(at, min(most, size - at)) for at in range(0, size, most)]
+
+    def tensor(self, array: Any) -> Tensor:
+        """Returns a copy of a host array on the device."""
+        return upload(self, array)  # type: ignore[arg-type]  # it allocates, writes and drops, no more
+
+    # work
+
+    def load(self, encoded: bytes | CommandBuffer) -> RemoteProgram:
+        """Returns the validated program. The same bytes give the same program again while it is cached.
+
+        Raises:
+            DecodeError: the bytes break a rule.
+            UnsupportedError: the device lacks one of its kernels.
+        """
+        raw, session = bytes(encoded), self._session
+        described = encoded if isinstance(encoded, CommandBuffer) else None
+        descs = described and (tuple(described.inputs), tuple(described.outputs), tuple(described.aliases))
+        key = (hashlib.sha256(raw).digest(), descs)
+        with session.lock:
+            program: RemoteProgram | None = self._programs.find(key)
+            if program is None:
+                session.begin()
+                program = RemoteProgram(
+                    self._caps, self.name, raw, described, session.new_handle(), session.dropped_programs
+                )
+                command = session.outbox.frame(len(raw)).load
+                command.handle, command.program = program.handle, raw
+                if not program.one_shot:
+                    self._programs.keep(key, program)
+                session.end()
+        return program
+
+    def program(self, command_buffer: CommandBuffer) -> RemoteProgram:
+        """Returns the program of a CommandBuffer that is not changed any more; the same object costs a look-up."""
+        program: RemoteProgram | None = self._recent.find(command_buffer)  # type: ignore[assignment]  # kept below
+        if program is None:
+            program = self.load(command_buffer)
+            self._recent.keep(command_buffer, program)  # type: ignore[arg-type]  # any program will do
+        return program
+
+    def load_kernel(self, record: KernelRecord, parameters: bytes) -> Any:
+        """Refuses: kernels run where the device is."""
+        raise UnsupportedError("single kernels are not run remotely: load a command buffer", device=self.name)
+
+    def fence(self) -> RemoteFence:
+        """Returns a new fence, at 0."""
+        with self._session.lock:
+            return RemoteFence(self._session, self._session.new_handle())
+
+    def submit(
+        self,
+        program: RemoteProgram,
+        bindings: Sequence[Binding],
+        values: Sequence[int] = (),
+        waits: Sequence[FenceValue] = (),
+        signals: Sequence[FenceValue] = (),
+        queue: int = 0,
+    ) -> RemoteTicket:
+        """Returns a ticket for running the program over the bindings; see `Device.submit`."""
+        given, words, session = tuple(bindings), tuple(values), self._session
+        with session.lock:
+            session.begin()
+            program.check(given, words, len(signals))
+            frame = session.outbox.frame(24 * len(given) + 9 * len(words))
+            command = frame.submit
+            command.program, command.queue = program.handle, queue
+            command.buffers.extend([buffer.memory for buffer, _, _ in given])
+            offsets = [offset for _, offset, _ in given]
+            if any(offsets):
+                command.offsets.extend(offsets)
+            command.sizes.extend([size for _, _, size in given])
+            command.values.extend(words)
+            for fence, value in waits:
+                command.waits.add(fence=fence.handle, value=value)
+            for fence, value in signals:
+                command.signals.add(fence=fence.handle, value=value)
+            ticket = RemoteTicket(session, frame.seq, queue)
+            session.link.tickets[frame.seq] = ticket
+            session.end()
+        return ticket
+
+    def run(self, command_buffer: CommandBuffer | RemoteProgram, inputs: Sequence[Any]) -> list[Tensor]:
+        """Returns the outputs of a command buffer. Nothing is waited for until their values are read."""
+        program = command_buffer if isinstance(command_buffer, RemoteProgram) else self.program(command_buffer)
+        return start(self, program, inputs)[0]
+
+
+def _check(buffer: Buffer, offset: int, size: int, what: str) -> None:
+    if not buffer.alive:
+        raise StaleHandleError("buffer", repr(buffer), "was freed")
+    if offset < 0 or size < 0 or size > buffer.size or offset > buffer.size - size:
+        detail = f"bytes [{offset}, {offset + size}) are outside the buffer of {buffer.size} bytes"
+        raise BindingError(0, "range", f"{what}: {detail}")
+
+
+def _types(kernel: pb.KernelSupport) -> frozenset[tuple[DType, ...]] | None:
+    """Returns the type arguments of a kernel; combinations with types that are not known here are left out."""
+    if kernel.every:
+        return None
+    known = (tuple(BY_CODE[code] for code in codes) for codes in kernel.types if all(code in BY_CODE for code in codes))
+    return frozenset(known)
