@@ -19,9 +19,9 @@ import pytest
 from packaging.requirements import Requirement
 
 import umd_core as umd
-from umd_cli.server_process import server_process
 from umd_core.ops import OPS
 from umd_core.translate import Translator
+from umd_torch import demo
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
@@ -149,7 +149,7 @@ def python_blocks(name: str) -> list[str]:
 def served() -> Iterator[str]:
     """Address of `umd serve`, as the README starts it but on a free port."""
     assert "umd serve --backend sim --listen 127.0.0.1:50051" in (ROOT / "README.md").read_text(encoding="utf-8")
-    with server_process("sim") as address:
+    with demo.served() as address:
         yield address
 
 

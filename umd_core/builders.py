@@ -83,6 +83,17 @@ def like_gradient(call: Call) -> tuple[Shape]:
     return (first,)
 
 
+def check_indexable(call: Call, extent: int, index: int = 1) -> None:
+    """Checks that input `index`, which holds indices, is empty when the axis that they count along is.
+
+    Raises:
+        ShapeError: any index would be out of range.
+    """
+    if extent == 0 and call.desc(index).element_count:
+        detail = f"has {call.desc(index).element_count} elements, but the axis that they index has none"
+        raise call.error(detail, input=call.template.inputs[index].name)
+
+
 def no_flops(call: Call) -> int:
     """Cost of an op that only moves data: 0."""
     return 0

@@ -202,7 +202,7 @@ class Recorder:
 
     def scalar(self, value: object, dtype: DType) -> View:
         """Returns a 0-d constant."""
-        return self.constant(np.asarray(value).astype(dtype.numpy))
+        return self.constant(_number(value, dtype))
 
     def constant(self, value: Array) -> View:
         """Returns a constant that becomes part of the program."""
@@ -241,7 +241,7 @@ class Recorder:
         """Records that every element of `out` becomes `value`; returns `out`."""
         if 0 in out.shape:
             return out
-        pattern = np.asarray(value).astype(out.dtype.numpy).tobytes()
+        pattern = _number(value, out.dtype).tobytes()
         if is_dense(out):
             ref = (out.buffer, WRITE, out.offset * out.dtype.size, out.size * out.dtype.size)
             self.steps.append(FillBytes((ref,), pattern))
@@ -410,6 +410,12 @@ class Recorder:
             flat += strides
         flat += fields
         self.steps.append(Launch(record, record.geometry(flat), record.struct.pack(*flat), tuple(refs)))
+
+
+def _number(value: object, dtype: DType) -> Array:
+    """Returns a 0-d array; what is beyond the type's range becomes infinity without a warning."""
+    with np.errstate(over="ignore"):
+        return np.asarray(value).astype(dtype.numpy)
 
 
 def _split(

@@ -133,14 +133,14 @@ def _read(view: View, memory: Mapping[int, Array]) -> Array:
 
 def _copy(step: CopyBytes, memory: dict[int, Array]) -> None:
     (to, _, to_at, size), (source, _, at, source_size) = step.refs
-    assert size == source_size
+    assert size == source_size > 0, "a copy of nothing"
     memory[to][to_at : to_at + size] = memory[source][at : at + size]
 
 
 def _fill(step: FillBytes, memory: dict[int, Array]) -> None:
     buffer, _, offset, length = step.refs[0]
     pattern = np.frombuffer(step.pattern, np.uint8)
-    assert length % len(pattern) == 0
+    assert length > 0 == length % len(pattern), "a fill of nothing, or of part of a pattern"
     assert offset + length <= len(memory[buffer])
     memory[buffer][offset : offset + length] = np.tile(pattern, length // len(pattern))
 
@@ -148,6 +148,7 @@ def _fill(step: FillBytes, memory: dict[int, Array]) -> None:
 def _launch(step: Launch, memory: dict[int, Array]) -> None:
     record, flat = step.record, step.record.struct.unpack(step.parameters)
     views = record.views(step.parameters)
+    assert any(ref[3] for ref in step.refs if ref[1] & WRITE), f"{record.row.name} writes nothing"
     for box, ref in zip(record.boxes, step.refs, strict=True):
         assert safety.touched(box, flat) == (0, ref[3]), f"{record.row.name}: {box.operand.name} misses its ref"
         assert record.row.atomic or not ref[1] & WRITE or safety.is_injective(box, flat), "one element written twice"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -258,3 +261,10 @@ def test_recipes_are_shared_between_graphs() -> None:
     translator.graph(op_graph("Add", [F32, ROW], {}))
     translator.graph(op_graph("Add", [F32, ROW], {}))
     assert (translator.recipes.hits, translator.recipes.misses) == (1, 1)
+
+
+def test_command_buffers_survive_pickle_and_copy() -> None:
+    cb = translate("MatMul", [TensorDesc("f32", (2, 3)), TensorDesc("f32", (3, 4))])
+    for other in (pickle.loads(pickle.dumps(cb)), copy.deepcopy(cb)):
+        assert other == cb
+        assert other.kernels[0] is cb.kernels[0]

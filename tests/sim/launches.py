@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from umd_core.kernels import BY_NAME, KernelRecord, OperandView
 from umd_core.kernels.safety import is_injective, magnitude, touched
 from umd_sim.lowerings import lowering_of
-from umd_sim.lowerings.layout import bind
+from umd_sim.lowerings.layout import Executable, bind
 from umd_sim.scratch import Scratch
 
 Array = NDArray[Any]
@@ -39,14 +39,14 @@ def values(rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any],
     return numbers.astype(dtype)
 
 
-def strides_for(rng: np.random.Generator, shape: Sequence[int], *, read: bool, plain: bool) -> list[int]:
-    """Returns strides in elements: a random axis order, with gaps and negative steps; 0 now and then for reads."""
+def strides_for(rng: np.random.Generator, shape: Sequence[int], *, shared: bool, plain: bool) -> list[int]:
+    """Returns strides in elements: a random axis order, with gaps and negative steps; 0 now and then where `shared`."""
     order = list(range(len(shape)))
     if not plain:
         rng.shuffle(order)
     strides, span = [0] * len(shape), 1
     for axis in reversed(order):
-        if shape[axis] == 1 or (read and not plain and rng.random() < 0.15):
+        if shape[axis] == 1 or (shared and not plain and rng.random() < 0.15):
             continue
         step = span if plain else span + int(rng.integers(0, 2)) * int(rng.integers(1, 3))
         strides[axis] = -step if not plain and rng.random() < 0.3 else step
@@ -79,10 +79,8 @@ class Launch:
             for name in operand.box:
                 extent = extents[name]
                 shape += tuple(extent) if isinstance(extent, (tuple, list)) else (extent,)
-            read = operand.access == "r"
-            strides = strides_for(rng, shape, read=read, plain=plain)
-            if record.row.atomic and operand.writes:
-                strides = strides_for(rng, shape, read=False, plain=plain)
+            shared = operand.access == "r" or record.row.atomic
+            strides = strides_for(rng, shape, shared=shared, plain=plain)
             low = sum(min((e - 1) * s, 0) for e, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
             self.parameters[f"{operand.name}_offset"] = -low + int(rng.integers(0, 3)) * (not plain)
             if operand.box:
@@ -125,6 +123,7 @@ class Launch:
         lowering = lowering_of(self.record.row)
         assert lowering is not None
         executable = lowering(self.record, self.block)
+        self._check_views(executable)
         with np.errstate(all="ignore"):
             bind(executable, self.block, bindings, SCRATCH)()
         results = {}
@@ -138,6 +137,16 @@ class Launch:
                 memory, old = outside(memory, view), outside(old, view)
             assert np.array_equal(memory, old), f"bytes around {view.name} changed"
         return results
+
+    def _check_views(self, executable: Executable) -> None:
+        """Asserts that a lowering asks for bytes that the launch may touch, and no others."""
+        flat = self.record.struct.unpack(self.block)
+        for operand, dtype, shape, strides, offset in executable.views:
+            low, high = touched(self.record.boxes[operand], flat)
+            reach = [(extent - 1) * step for extent, step in zip(shape, strides, strict=True)]
+            assert 0 not in shape
+            assert offset + sum(r for r in reach if r < 0) >= low
+            assert offset + sum(r for r in reach if r > 0) + dtype.itemsize <= high
 
 
 def elements(memory: Array, view: OperandView, dtype: np.dtype[Any]) -> Array:

@@ -74,3 +74,16 @@ def test_floats_saturate_around_the_limits(pair: tuple[DType, DType], numbers: l
             return np.resize(np.array(numbers), shape).astype(dtype)
 
     check(pair, (len(numbers),), 1, make=make, plain=True)
+
+
+@pytest.mark.parametrize("pair", [(s, t) for s, t in PAIRS if s.is_float and t.is_integer], ids=lambda p: f"{p[0]}-{p[1]}")
+def test_the_ends_of_the_integers(pair: tuple[DType, DType]) -> None:
+    limits = np.iinfo(pair[1].numpy)
+    ends = [2.0**k * sign for k in (7, 8, 15, 16, 31, 32, 63, 64) for sign in (1, -1)]
+    numbers = [*ends, *(e - 1 for e in ends), *(e + 1 for e in ends), 0.99, -0.99, float(limits.max), float(limits.min)]
+
+    def make(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        with np.errstate(all="ignore"):
+            return np.array(numbers).astype(dtype)
+
+    check(pair, (len(numbers),), 0, make=make, plain=True)

@@ -17,6 +17,7 @@ from tests.sim import launches as sim
 from umd_core import dtypes
 from umd_core.dtypes import DType
 from umd_core.kernels import BY_NAME, PRIMITIVES, KernelRow
+from umd_sim.lowerings import expression
 
 Array = NDArray[Any]
 CASES = [
@@ -164,14 +165,15 @@ def test_any_layout(case: tuple[KernelRow, tuple[DType, ...]], shape: tuple[int,
     check(case, shape, seed)
 
 
-@pytest.mark.parametrize("name", ["gelu", "relu_grad", "sigmoid", "select", "div", "clip"])
-def test_more_than_one_block(name: str) -> None:
+@pytest.mark.parametrize("name", ["gelu", "relu_grad", "sigmoid", "select", "div", "clip", "eq"])
+def test_more_than_one_block(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(expression, "BLOCK", 100)
     row = BY_NAME[f"elementwise_{name}_kernel"]
-    for dtype in (dtypes.float32, dtypes.bfloat16, dtypes.int32):
+    for dtype in (dtypes.float32, dtypes.bfloat16, dtypes.int32, dtypes.bool_):
         if dtype in row.types[0][1]:
-            check((row, (dtype,)), (20000,), 0)
-            check((row, (dtype,)), (3, 5000), 1)
-            check((row, (dtype,)), (300, 70), 2)
+            for seed in range(12):
+                for shape in ((1050,), (3, 130), (30, 7), (5, 4, 9)):
+                    check((row, (dtype,)), shape, seed)
 
 
 @pytest.mark.parametrize("alias", ["a", "b", "x", "y", "dy", "low", "high", "c"])

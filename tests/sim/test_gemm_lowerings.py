@@ -89,3 +89,16 @@ def test_short_integers_wrap_exactly(dtype: DType) -> None:
     launch = sim.launch("gemm_kernel", (dtype,), (1,), extents, make=make)
     expected = 1001 * int(limits.min or limits.max) * int(limits.max) % (1 << 8 * dtype.size)
     assert (launch.run()["out"].view(f"u{dtype.size}") == expected).all()
+
+
+def test_long_sums_of_short_integers_stay_exact() -> None:
+    # 65535² summed 2^21 + 3 times leaves what float64 can count.
+    depth = (1 << 21) + 3
+    record = BY_NAME["gemm_kernel"].record((dtypes.uint16,), (1,))
+    block = record.pack(
+        batch=(1,), rows=1, columns=1, depth=depth, a_offset=0, a_strides=(0, 0, 0), b_offset=0, b_strides=(0, 0, 0),
+        out_offset=0, out_strides=(0, 0, 0),
+    )  # fmt: skip
+    out = np.zeros(1, np.uint16)
+    sim.run(record, block, [np.full(1, 65535, np.uint16), np.full(1, 65535, np.uint16), out])
+    assert out[0] == depth * 65535 * 65535 % 65536

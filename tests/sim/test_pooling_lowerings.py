@@ -53,11 +53,11 @@ def oracle(
             at = (n, *o)
             if name == "average_pool_grad_kernel":
                 for p in positions:
-                    dx[(n, *p)] += x[at] / count
+                    dx[(n, *p)] += np.float64(x[at]) / count
                 continue
             found = [float(x[(n, *p)]) for p in positions]
             if name == "average_pool_kernel":
-                y[at] = math.nan if count == 0 else sum(found) / count
+                y[at] = np.float64(sum(found)) / count
                 continue
             nans = [i for i, v in enumerate(found) if v != v]
             best = nans[0] if nans else found.index(max(found)) if found else None
@@ -86,7 +86,8 @@ def check(
         plain=seed % 3 == 0,
     )  # fmt: skip
     got = launch.run()
-    expected = oracle(name, launch.inputs, axes, ends if average else None, batch)
+    with np.errstate(all="ignore"):  # a window that counts nothing divides by 0
+        expected = oracle(name, launch.inputs, axes, ends if average else None, batch)
     given_values = next(iter(launch.inputs.values())).astype(np.float64)
     largest = np.abs(given_values[np.isfinite(given_values)]).max(initial=0.0) * max(1, math.prod(kernel))
     for key, array in got.items():

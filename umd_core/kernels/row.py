@@ -142,6 +142,9 @@ class KernelRow:
         fields += [(f.name, f"{f.type}[{f.size}]" if f.size else f.type) for f in self.fields]
         return fields
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_table, (self.name, self.abi)
+
     def record(self, types: Sequence[DType], sizes: Sequence[int] = ()) -> KernelRecord:
         """Returns the row bound to type arguments and array lengths (cached).
 
@@ -149,6 +152,13 @@ class KernelRow:
             UnsupportedError: a type or a length that the row does not allow.
         """
         return _record(self, tuple(types), tuple(sizes))
+
+
+def _from_table(name: str, abi: int) -> KernelRow:
+    """Returns the one object that stands for a row, so that copies and pickles compare equal."""
+    from umd_core.kernels import KERNELS  # noqa: PLC0415  # the table is built from this module
+
+    return KERNELS[name, abi]
 
 
 @functools.lru_cache(maxsize=65536)

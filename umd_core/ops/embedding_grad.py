@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from umd_core.builders import check_indexable
 from umd_core.dtypes import FLOATS, INDEX
 from umd_core.recorder import Recorder, View
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
@@ -16,6 +17,7 @@ def _shape(call: Call) -> tuple[Shape]:
         raise call.bad_attribute("padding_idx", f"is outside the {weights} rows", "a row, or -1 for none")
     if gradient[: len(index)] != index:
         raise call.error(f"has shape {list(gradient)}, which does not begin like indices, {list(index)}", input="dY")
+    check_indexable(call, weights)
     return ((weights, *gradient[len(index) :]),)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umd_core.builders import no_flops
+from umd_core.builders import check_indexable, no_flops
 from umd_core.dtypes import ALL, INDEX
 from umd_core.recorder import Recorder, View
 from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, Shape, ShapeRule, normal_axis
@@ -17,6 +17,7 @@ def _axis(call: Call) -> int:
 
 def _gathered(call: Call) -> tuple[Shape]:
     shape, axis = call.desc(0).shape, _axis(call)
+    check_indexable(call, shape[axis])
     return (shape[:axis] + call.desc(1).shape + shape[axis + 1 :],)
 
 
@@ -37,6 +38,7 @@ def _elements(call: Call) -> tuple[Shape]:
     if len(index) != len(data) or not all(inside):
         detail = f"has shape {list(index)}; one within data's, {list(data)}, but for axis {axis}, would be right"
         raise call.error(detail, input="indices")
+    check_indexable(call, data[axis])
     return (index,)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umd_core.builders import no_flops
+from umd_core.builders import check_indexable, no_flops
 from umd_core.dtypes import ALL, BOOL, INDEX
 from umd_core.errors import UnsupportedError
 from umd_core.recorder import Recorder, View
@@ -31,6 +31,7 @@ def _shape(call: Call) -> tuple[Shape]:
         raise call.error(detail, input="indices")
     if updates != index:
         raise call.error(f"has shape {list(updates)}; that of indices, {list(index)}, would be right", input="updates")
+    check_indexable(call, data[axis])
     return (data,)
 
 

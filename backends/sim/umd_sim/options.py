@@ -42,11 +42,17 @@ def parse(text: str) -> Options:
     ordinal, _, rest = text.partition("?")
     if ordinal and not (ordinal.isascii() and ordinal.isdecimal() and int(ordinal) < DEVICES):
         raise UnsupportedError(f"has no device {ordinal!r}; 0 to {DEVICES - 1} would be right", device=f"sim:{text}")
-    values: dict[str, int] = {"ordinal": int(ordinal or 0)}
+    values: dict[str, int] = {}
     for item in filter(None, rest.split("&")):
         name, _, value = item.partition("=")
         values[name] = _number(name, value)
-    return Options(**{**values, "strict": bool(values.get("strict", 0))})
+    return Options(
+        ordinal=int(ordinal or 0),
+        strict=bool(values.get("strict", 0)),
+        seed=values.get("seed", 0),
+        memory=values.get("memory"),
+        threads=values.get("threads", 1),
+    )
 
 
 def _number(name: str, value: str) -> int:

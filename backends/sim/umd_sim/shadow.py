@@ -162,7 +162,7 @@ def _clear(changed: Marks, first: int, use: Use) -> None:
 
 
 def _check_complete(kernel: str, fresh: Sequence[Use], call: Callable[[], None], *, repeatable: bool) -> None:
-    """Looks for elements that still hold the pattern: after a second run over another pattern, they were not written."""
+    """Looks for elements that hold the pattern, and hold another one after a second run over that: none wrote them."""
     doubtful = [(use, left) for use, left in ((use, _left(use, POISON)) for use in fresh) if left.any()]
     if not doubtful or not repeatable:
         return

@@ -1,7 +1,7 @@
 """Strict mode: a simulator that looks for driver bugs while it runs.
 
-Fresh, freed and transient memory holds a pattern that is NaN for every float type and far out of range as an index. Every
-byte has a shadow that says whether anything has written it. So these are found, and named:
+Fresh, freed and transient memory holds a pattern that is NaN for every float type and far out of range as an index.
+Every byte has a shadow that says whether anything has written it. So these are found, and named:
 
 - a command that reads an element that nothing has written;
 - a kernel that writes outside its operands, writes an operand that it only reads, or leaves part of a result unwritten;

@@ -107,8 +107,8 @@ def _window_run(shape: Shape) -> int:
 def order(spatial: int, *, last: bool, summed: bool = False) -> tuple[int, ...]:
     """Returns the memory order of the logical axes (batch, groups, channels, taps…, outputs…).
 
-    With channels last it is groups, batch, outputs, taps, channels. Otherwise batch, groups, channels, taps, outputs, or,
-    when products are to be `summed` over the batch, groups, channels, taps, batch, outputs.
+    With channels last it is groups, batch, outputs, taps, channels; otherwise batch, groups, channels, taps, outputs,
+    or, where products are `summed` over the batch, groups, channels, taps, batch, outputs.
     """
     taps, outputs = tuple(range(3, 3 + spatial)), tuple(range(3 + spatial, 3 + 2 * spatial))
     if last:
@@ -145,20 +145,27 @@ def _padded(
     memory = (0, 1, *range(3, x.ndim), 2) if last else tuple(range(x.ndim))
     padded = allocate(scratch, PADDED, (*x.shape[:3], *spans), memory, dtype)
     source, target = [], []
-    for axis, span in zip(axes, spans, strict=True):
+    for axis in axes:
         low, high = max(axis.low, 0), min(axis.high, axis.input)
         source.append(slice(low, max(low, high)))
         target.append(slice(low - axis.low, max(low, high) - axis.low))
     if not all(axis.inside for axis in axes):
         padded.fill(0)
     if all(s.stop > s.start for s in source):
-        np.copyto(padded[(..., *target)], x[(..., *source)], casting="unsafe")
+        np.copyto(_part(padded, target), _part(x, source), casting="unsafe")
     return padded
+
+
+def _part(array: Array, index: Sequence[Any]) -> Array:
+    """Returns the part of an array that the index picks from its last axes."""
+    where: tuple[Any, ...] = (..., *index)
+    part: Array = array[where]
+    return part
 
 
 def _windows(x: Array, axes: Sequence[Axis], starts: Sequence[int]) -> Array:
     """Returns a view (batch, groups, channels, taps…, outputs…) of x, whose windows start at `starts`."""
-    begun = x[(..., *(slice(start, None) for start in starts))]
+    begun = _part(x, [slice(start, None) for start in starts])
     steps = begun.strides[3:]
     shape = (*x.shape[:3], *(a.kernel for a in axes), *(a.output for a in axes))
     strides = (
@@ -173,16 +180,16 @@ def _fill_piecewise(columns: Array, x: Array, axes: Sequence[Axis]) -> None:
     columns.fill(0)
     pairs = columns.transpose(interleaved(len(axes), 3))
     for index, inputs, _ in all_meetings(axes):
-        pairs[(..., *index)] = x[(..., *inputs)]
+        np.copyto(_part(pairs, index), _part(x, inputs), casting="unsafe")
 
 
 def add_columns(x: Array, columns: Array, axes: Sequence[Axis]) -> None:
     """Adds every element of the columns to the input position that it stands for."""
     pairs = columns.transpose(interleaved(len(axes), 3))
     for index, inputs, single in all_meetings(axes):
-        piece = pairs[(..., *index)]
+        piece = _part(pairs, index)
         together = tuple(3 + axis for axis, one in enumerate(single) if one)
         if together:
             piece = np.add.reduce(piece, axis=together, keepdims=True)
-        target = x[(..., *inputs)]
+        target = _part(x, inputs)
         np.add(target, piece, out=target)

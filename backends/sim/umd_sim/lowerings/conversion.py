@@ -73,7 +73,7 @@ def _number(x: Array, out: Array) -> None:
 
 
 def _limits(source: DType, target: DType) -> tuple[Any, Any, Any, Any]:
-    """Returns the compute type's bounds of the integers: lowest, largest below the end, the end, the largest integer."""
+    """Returns bounds of the integers as floats: lowest, largest below the end, the end; and the largest integer."""
     integers = np.iinfo(target.numpy)
     number = (FLOAT32 if source in HALVES else source.numpy).type
     end = number(float(integers.max) + 1.0 if target.size < 8 else 2.0 ** (64 if target.kind == "u" else 63))

@@ -11,7 +11,19 @@ import numpy as np
 from umd_core.kernels import KernelRecord
 from umd_sim.lowerings import columns as im2col
 from umd_sim.lowerings.columns import COLUMNS, MATRIX, PART, RESULT, Shape, Tile
-from umd_sim.lowerings.layout import NOTHING, Array, Call, Executable, Launch, View, coalesce, compute_type, product
+from umd_sim.lowerings.layout import (
+    NOTHING,
+    Array,
+    Call,
+    Executable,
+    Launch,
+    View,
+    coalesce,
+    compute_type,
+    filling,
+    product,
+    running,
+)
 from umd_sim.lowerings.windows import Axis, axes_of
 from umd_sim.scratch import Scratch
 
@@ -41,11 +53,7 @@ def _plan(launch: Launch, channels: int, rows: int, axes: tuple[Axis, ...]) -> P
 
 def _zero(view: View) -> Executable:
     """Returns the executable that a sum over nothing needs."""
-    return NOTHING if 0 in view.shape else Executable((view,), _bind_zero)
-
-
-def _bind_zero(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(arrays[0].fill, 0)
+    return NOTHING if 0 in view.shape else Executable((view,), filling(0))
 
 
 def lower(record: KernelRecord, parameters: bytes) -> Executable:
@@ -71,7 +79,7 @@ def lower_input_grad(record: KernelRecord, parameters: bytes) -> Executable:
         plan = _plan(launch, launch["out_channels"], launch["in_channels"], turned)
         return _correlation(plan, dy, _turned(w), dx)
     plan = _plan(launch, launch["in_channels"], launch["out_channels"], axes)
-    return Executable((dy, w, dx), functools.partial(_bind_input_grad, plan))
+    return Executable((dy, w, dx), running(_run_input_grad, plan))
 
 
 def _turned(w: View) -> View:
@@ -88,13 +96,13 @@ def _correlation(plan: Plan, x: View, w: View, y: View) -> Executable:
     pointwise = all(a.kernel == 1 and a.stride == 1 and a.inside and a.input == a.output for a in plan.shape.axes)
     flat = _flattened(y, 3) if y.dtype == plan.compute else None
     if flat is None or (plan.last and not pointwise):
-        return Executable((x, w, y), functools.partial(_bind_correlation, plan))
+        return Executable((x, w, y), running(_run_correlation, plan))
     source = _flattened(x, 3) if pointwise else None
     if source is not None:
         matrix = w._replace(shape=w.shape[:3], strides=w.strides[:3])
         return Executable((matrix, source, flat), _bind_pointwise)
     plan = plan._replace(flat=True, last=False)
-    return Executable((x, w, flat), functools.partial(_bind_correlation, plan))
+    return Executable((x, w, flat), running(_run_correlation, plan))
 
 
 def _flattened(view: View, before: int) -> View | None:
@@ -109,10 +117,6 @@ def _flattened(view: View, before: int) -> View | None:
 def _bind_pointwise(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
     w, x, y = arrays
     return functools.partial(np.matmul, w, x, out=y)
-
-
-def _bind_correlation(plan: Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_run_correlation, plan, *arrays, scratch)
 
 
 def _run_correlation(plan: Plan, x: Array, w: Array, y: Array, scratch: Scratch) -> None:
@@ -154,8 +158,8 @@ def _matrix(plan: Plan, w: Array, scratch: Scratch) -> Array:
 def _columns(plan: Plan, tile: Tile, x: Array, scratch: Scratch, *, summed: bool = False) -> Array:
     """Returns the tile's columns as matrices.
 
-    With channels last (groups, batch · outputs, depth); otherwise (batch, groups, depth, outputs), or, to be summed over
-    the batch, (groups, depth, batch · outputs).
+    With channels last (groups, batch · outputs, depth); otherwise (batch, groups, depth, outputs), or, where products
+    are summed over the batch, (groups, depth, batch · outputs).
     """
     shape, spatial = plan.shape, len(plan.shape.axes)
     outputs = tuple(axis.output for axis in tile.axes)
@@ -169,10 +173,6 @@ def _columns(plan: Plan, tile: Tile, x: Array, scratch: Scratch, *, summed: bool
     if summed:
         return stored.reshape(shape.groups, shape.depth, -1)
     return stored.reshape(*logical[:2], shape.depth, -1)
-
-
-def _bind_input_grad(plan: Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_run_input_grad, plan, *arrays, scratch)
 
 
 def _run_input_grad(plan: Plan, dy: Array, w: Array, dx: Array, scratch: Scratch) -> None:
@@ -213,11 +213,7 @@ def lower_weight_grad(record: KernelRecord, parameters: bytes) -> Executable:
         return _zero(dw)
     plan = _plan(launch, launch["in_channels"], launch["out_channels"], axes_of(launch))
     plan = plan._replace(last=im2col.channels_last_for_sum(plan.shape))
-    return Executable((dy, x, dw), functools.partial(_bind_weight_grad, plan))
-
-
-def _bind_weight_grad(plan: Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_run_weight_grad, plan, *arrays, scratch)
+    return Executable((dy, x, dw), running(_run_weight_grad, plan))
 
 
 def _run_weight_grad(plan: Plan, dy: Array, x: Array, dw: Array, scratch: Scratch) -> None:

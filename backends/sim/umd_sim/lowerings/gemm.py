@@ -10,7 +10,19 @@ import numpy as np
 
 from umd_core.dtypes import DType
 from umd_core.kernels import KernelRecord
-from umd_sim.lowerings.layout import FLOAT32, HALVES, NOTHING, Array, Call, Executable, Launch, View, coalesce
+from umd_sim.lowerings.layout import (
+    FLOAT32,
+    HALVES,
+    NOTHING,
+    Array,
+    Call,
+    Executable,
+    Launch,
+    View,
+    coalesce,
+    filling,
+    running,
+)
 from umd_sim.scratch import Scratch
 
 _FLOAT64 = np.dtype(np.float64)
@@ -35,14 +47,14 @@ def lower(record: KernelRecord, parameters: bytes) -> Executable:
             rows, a_tail, out_tail = folded[0], (a_rows[0], a_tail[1]), (out_rows[0], out_tail[1])
     out = launch.view("out", (*batch, rows, columns), (*out_batch, *out_tail))
     if depth == 0:
-        return Executable((out,), _bind_zero)
+        return Executable((out,), filling(0))
     a = _operand(launch, "a", batch, (rows, depth), (*a_batch, *a_tail))
     b = _operand(launch, "b", batch, (depth, columns), (*b_batch, *b_tail))
     dtype = launch.dtype("out")
     through = _through(dtype, depth)
     if through is None:
         return Executable((a, b, out), _bind)
-    return Executable((a, b, out), functools.partial(_bind_through, through))
+    return Executable((a, b, out), running(_run_through, through))
 
 
 def _operand(
@@ -62,17 +74,9 @@ def _through(dtype: DType, depth: int) -> np.dtype[Any] | None:
     return None
 
 
-def _bind_zero(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(arrays[0].fill, 0)
-
-
 def _bind(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
     a, b, out = arrays
     return functools.partial(np.matmul, a, b, out=out)
-
-
-def _bind_through(dtype: np.dtype[Any], parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_run_through, dtype, *arrays, scratch)
 
 
 def _run_through(dtype: np.dtype[Any], a: Array, b: Array, out: Array, scratch: Scratch) -> None:

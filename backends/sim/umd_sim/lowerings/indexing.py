@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,13 +13,13 @@ from umd_sim.lowerings.layout import (
     HALVES,
     NOTHING,
     Array,
-    Call,
     Executable,
     Launch,
     View,
     coalesce,
     compute_type,
     narrowed,
+    running,
 )
 from umd_sim.scratch import Scratch
 
@@ -38,7 +36,6 @@ class Indexed(NamedTuple):
         step: elements from one entry of the axis to the next.
         low: elements from the first byte touched to element (0, …, 0).
         steps: elements along each extent.
-        count: elements between the first and the last that the operand may touch.
     """
 
     kernel: str
@@ -47,7 +44,6 @@ class Indexed(NamedTuple):
     step: int
     low: int
     steps: tuple[int, ...]
-    count: int
 
 
 def _boxes(launch: Launch, indexed: str, plain: str) -> tuple[Indexed, list[View]]:
@@ -63,7 +59,7 @@ def _boxes(launch: Launch, indexed: str, plain: str) -> tuple[Indexed, list[View
     flat = launch.view(indexed, (count,), (size,))
     flat = flat._replace(offset=flat.offset - low)
     along = tuple(step // size for step in steps[0])
-    geometry = Indexed(launch.record.row.name, extents, axis, strides[-1] // size, low // size, along, count)
+    geometry = Indexed(launch.record.row.name, extents, axis, strides[-1] // size, low // size, along)
     index = launch.view("index", *narrowed(extents, steps[1]))
     return geometry, [flat, index, launch.view(plain, extents, steps[2])]
 
@@ -116,12 +112,12 @@ def lower_gather(record: KernelRecord, parameters: bytes) -> Executable:
     flat, out = flat._replace(dtype=raw), out._replace(dtype=raw)
     split = _picks_rows(geometry, index)
     if split is None:
-        return Executable((flat, index, out), functools.partial(_bind_gather, geometry))
+        return Executable((flat, index, out), running(_gather, geometry))
     row = geometry.extents[split:]
     strides = (geometry.step * raw.itemsize, raw.itemsize)[: 1 + len(row)]
     table = flat._replace(shape=(geometry.axis, *row), strides=strides)
     index = index._replace(shape=index.shape[:split], strides=index.strides[:split])
-    return Executable((table, index, out), functools.partial(_bind_rows, geometry))
+    return Executable((table, index, out), running(_take_rows, geometry))
 
 
 def _picks_rows(geometry: Indexed, index: View) -> int | None:
@@ -137,17 +133,9 @@ def _picks_rows(geometry: Indexed, index: View) -> int | None:
     return split
 
 
-def _bind_rows(geometry: Indexed, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_take_rows, geometry, *arrays)
-
-
-def _take_rows(geometry: Indexed, table: Array, index: Array, out: Array) -> None:
+def _take_rows(geometry: Indexed, table: Array, index: Array, out: Array, scratch: Scratch) -> None:
     # mode "wrap" writes straight into `out`; every index has been checked
     np.take(table, checked(index, geometry), axis=0, out=out, mode="wrap")
-
-
-def _bind_gather(geometry: Indexed, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_gather, geometry, *arrays, scratch)
 
 
 def _gather(geometry: Indexed, flat: Array, index: Array, out: Array, scratch: Scratch) -> None:
@@ -162,15 +150,11 @@ def _out_of_range(launch: Launch) -> Executable:
     """Returns the executable of a launch whose axis is empty: any index is out of range."""
     extents, (steps,) = coalesce(launch.shape("index"), launch.strides("index"))
     index = launch.view("index", *narrowed(extents, steps))
-    geometry = Indexed(launch.record.row.name, extents, 0, 0, 0, (), 0)
-    return Executable((index,), functools.partial(_bind_check, geometry))
+    geometry = Indexed(launch.record.row.name, extents, 0, 0, 0, ())
+    return Executable((index,), running(_check, geometry))
 
 
-def _bind_check(geometry: Indexed, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_check, geometry, arrays[0])
-
-
-def _check(geometry: Indexed, index: Array) -> None:
+def _check(geometry: Indexed, index: Array, scratch: Scratch) -> None:
     checked(index, geometry)
 
 
@@ -185,13 +169,9 @@ def lower_scatter(record: KernelRecord, parameters: bytes) -> Executable:
     if record.row.program == "set":
         raw = np.dtype(f"u{launch.dtype('out').size}")
         views = [view if i == 1 else view._replace(dtype=raw) for i, view in enumerate(views)]
-        return Executable(tuple(views), functools.partial(_bind_scatter, geometry))
-    half = launch.dtype("out") in HALVES
-    return Executable(tuple(views), functools.partial(_bind_scatter_add, geometry, half))
-
-
-def _bind_scatter(geometry: Indexed, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_scatter, geometry, *arrays, scratch)
+        return Executable(tuple(views), running(_scatter, geometry))
+    add = _scatter_add_half if launch.dtype("out") in HALVES else _scatter_add
+    return Executable(tuple(views), running(add, geometry))
 
 
 def _scatter(geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch) -> None:
@@ -203,13 +183,6 @@ def _flattened(positions: Array, shape: tuple[int, ...]) -> Array:
     if positions.shape != shape:
         positions = np.broadcast_to(positions, shape)
     return positions.reshape(-1)
-
-
-def _bind_scatter_add(
-    geometry: Indexed, half: bool, parameters: bytes, arrays: Sequence[Array], scratch: Scratch
-) -> Call:
-    run = _scatter_add_half if half else _scatter_add
-    return functools.partial(run, geometry, *arrays, scratch)
 
 
 def _scatter_add(geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch) -> None:
@@ -237,17 +210,11 @@ def lower_iota(record: KernelRecord, parameters: bytes) -> Executable:
     number = compute_type(dtype) if dtype in HALVES or dtype.is_integer else np.dtype(np.float64)
     return Executable(
         (launch.view("start"), launch.view("step"), launch.view("out")),
-        functools.partial(_bind_iota, count, number),
+        running(_iota, count, number),
     )
 
 
-def _bind_iota(
-    count: int, number: np.dtype[np.generic], parameters: bytes, arrays: Sequence[Array], scratch: Scratch
-) -> Call:
-    return functools.partial(_iota, count, number, *arrays)
-
-
-def _iota(count: int, number: np.dtype[np.generic], start: Array, step: Array, out: Array) -> None:
+def _iota(count: int, number: np.dtype[Any], start: Array, step: Array, out: Array, scratch: Scratch) -> None:
     first, by = start.astype(number), step.astype(number)
     for at in range(0, count, _PIECE):
         end = min(at + _PIECE, count)

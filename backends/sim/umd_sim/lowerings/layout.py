@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from umd_core.kernels import KernelRecord
 from umd_sim.scratch import Scratch
 
 Array = NDArray[Any]
-Call = Callable[[], None]
+Call = Callable[[], Any]
 Strides = tuple[int, ...]
 
 
@@ -71,6 +72,28 @@ def bind(executable: Executable, parameters: bytes, bindings: Sequence[Bound], s
 
 def nothing() -> None:
     """Runs a launch that has no element to write."""
+
+
+Bind = Callable[[bytes, Sequence[Array], Scratch], Call]
+
+
+def running(function: Callable[..., None], *known: Any) -> Bind:
+    """Returns an executable's `bind` that calls `function(*known, *arrays, scratch)`."""
+
+    def bound(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+        return functools.partial(function, *known, *arrays, scratch)
+
+    return bound
+
+
+def filling(*values: float) -> Bind:
+    """Returns an executable's `bind` that fills each array with a value."""
+
+    def fill(arrays: Sequence[Array]) -> None:
+        for array, value in zip(arrays, values, strict=True):
+            array.fill(value)
+
+    return lambda parameters, arrays, scratch: functools.partial(fill, arrays)
 
 
 NOTHING = Executable((), lambda parameters, arrays, scratch: nothing)

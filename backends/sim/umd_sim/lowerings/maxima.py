@@ -22,7 +22,8 @@ _WIDE, _FIRST = 2, 4
 """Scratch slots: the input in another type; what the axes find."""
 _SLOTS = 5
 """Slots of one axis: its maxima, its taps, and at most two arrays that it carries. The axes alternate."""
-_TYPES = tuple(np.dtype(t) for t in (np.int16, np.int32, np.int64))
+_LARGEST = ((np.int16, 2**15 - 1), (np.int32, 2**31 - 1), (np.int64, 2**63 - 1))
+"""Integer types and the largest number of each."""
 
 
 class _Found(NamedTuple):
@@ -117,12 +118,13 @@ def _search_outputs(found: _Found, axis: Axis, dimension: int, result: _Found) -
 
 def _write_positions(axes: Sequence[Axis], taps: Sequence[Array], index: Array) -> None:
     """Writes input · plane summed over the axes, in the narrowest integers that hold every step on the way."""
-    plane, bound, planes = 1, 0, []
+    planes: list[int] = []
+    plane, bound = 1, 0
     for axis in reversed(axes):
         planes.insert(0, plane)
         bound += plane * (axis.output * axis.stride + axis.kernel * axis.dilation + abs(axis.pad) + axis.input)
         plane *= axis.input
-    dtype = next((t for t in _TYPES if bound <= np.iinfo(t).max), _TYPES[-1])
+    dtype: Any = next((t for t, largest in _LARGEST if bound <= largest), np.int64)
     total: Any = 0
     for number, axis in enumerate(axes):
         starts = (np.arange(axis.output, dtype=np.int64) * axis.stride - axis.pad).astype(dtype)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umd_core.kernels import KernelRecord
-from umd_sim.lowerings.layout import NOTHING, Array, Call, Executable, Launch, compute_type
+from umd_sim.lowerings.layout import NOTHING, Array, Executable, Launch, compute_type, running
 from umd_sim.lowerings.maxima import max_index
 from umd_sim.lowerings.windows import Axis, arrivals, at, axes_of, meetings, uncovered
 from umd_sim.scratch import Scratch
@@ -41,10 +41,10 @@ class Counts(NamedTuple):
         axis, (low, high) = self.axes[number], self.bounds[number]
         starts = np.arange(axis.output, dtype=np.int64) * axis.stride - axis.pad
         if axis.dilation == 0:
-            return np.where((starts >= low) & (starts < high), axis.kernel, 0)
+            return np.asarray(np.where((starts >= low) & (starts < high), axis.kernel, 0))
         first = np.maximum(-((starts - low) // axis.dilation), 0)
         last = np.minimum((high - 1 - starts) // axis.dilation, axis.kernel - 1)
-        return np.maximum(last - first + 1, 0)
+        return np.asarray(np.maximum(last - first + 1, 0))
 
     def divisor(self, dtype: np.dtype[Any]) -> Array:
         """Returns what sums are divided by, broadcastable to (batch, output…)."""
@@ -73,12 +73,8 @@ def lower(record: KernelRecord, parameters: bytes) -> Executable:
     if 0 in views[1].shape:
         return NOTHING
     if 0 in views[0].shape or 0 in launch["kernel"]:
-        return Executable(views[1:], functools.partial(_bind, empty, _plan(launch)))
-    return Executable(views, functools.partial(_bind, run, _plan(launch)))
-
-
-def _bind(run: Callable[..., None], plan: Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(run, plan, *arrays, scratch)
+        return Executable(views[1:], running(empty, _plan(launch)))
+    return Executable(views, running(run, _plan(launch)))
 
 
 def combine(ufunc: np.ufunc, identity: float, x: Array, axis: Axis, dimension: int, out: Array) -> None:
@@ -89,7 +85,7 @@ def combine(ufunc: np.ufunc, identity: float, x: Array, axis: Axis, dimension: i
             target = out[at(dimension, meeting.one)]
             ufunc.reduce(x[at(dimension, meeting.inputs)], axis=dimension, out=target)
             if meeting.single and ufunc is np.add:
-                np.multiply(target, meeting.count, out=target)
+                np.multiply(target, meeting.number, out=target)
         return
     if uncovered(axis):
         out.fill(identity)
@@ -187,7 +183,7 @@ def spread(x: Array, axis: Axis, dimension: int, out: Array) -> None:
         target = out[at(dimension, meeting.inputs)]
         if meeting.by_output:
             piece = x[at(dimension, slice(meeting.one, meeting.one + 1))]
-            piece = np.multiply(piece, meeting.count) if meeting.single else piece
+            piece = np.multiply(piece, meeting.number) if meeting.single else piece
         else:
             piece = x[at(dimension, meeting.many)]
             piece = np.add.reduce(piece, axis=dimension, keepdims=True) if meeting.single else piece

@@ -11,15 +11,18 @@ import numpy as np
 from umd_core.dtypes import DType
 from umd_core.kernels import KernelRecord
 from umd_sim.lowerings.layout import (
-    HALVES,
     NOTHING,
     Array,
+    Bind,
     Call,
     Executable,
     Launch,
+    View,
     coalesce,
     compute_type,
+    filling,
     product,
+    running,
 )
 from umd_sim.lowerings.programs import convert
 from umd_sim.lowerings.short import is_short, reduce_rows
@@ -62,7 +65,7 @@ def lower(record: KernelRecord, parameters: bytes) -> Executable:
     out = launch.view("out", rows.outer, out_strides)
     program, dtype = record.row.program, launch.dtype("x")
     if 0 in rows.inner:
-        return Executable((out,), functools.partial(_bind_fill, _identity(program, dtype)))
+        return Executable((out,), filling(_identity(program, dtype)))
     x = launch.view("x", rows.outer + rows.inner, rows.strides)
     if not rows.inner:
         return Executable((x, out), _bind_convert)
@@ -80,10 +83,6 @@ def _identity(program: str, dtype: DType) -> Any:
     return {"add": 0, "mul": 1, "mean": np.nan}[program]
 
 
-def _bind_fill(value: Any, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(np.copyto, arrays[0], np.asarray(value, arrays[0].dtype))
-
-
 def _bind_convert(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
     return functools.partial(convert, *arrays)
 
@@ -96,7 +95,7 @@ class _Plan(NamedTuple):
         dtype: what is accumulated.
         product: whether the one stage is a matrix-vector product with ones.
         short: whether it is over short rows.
-        count: what the sum is divided by, 0 for no division.
+        divisor: what the sum is divided by, 0 for no division.
     """
 
     ufunc: np.ufunc
@@ -105,7 +104,7 @@ class _Plan(NamedTuple):
     dtype: np.dtype[Any]
     product: bool
     short: bool
-    count: int
+    divisor: int
 
 
 def _plan(program: str, dtype: DType, rows: Rows) -> _Plan:
@@ -125,8 +124,8 @@ def _plan(program: str, dtype: DType, rows: Rows) -> _Plan:
     floats = program in ("add", "mean") and dtype.is_float
     by_product = table and floats and extents[0] >= MANY and extents[1] <= SHORT
     short = table and not by_product and is_short(*extents)
-    count = product(rows.inner) if program == "mean" else 0
-    return _Plan(_UFUNCS[program], first, last, accumulated, by_product, short, count)
+    divisor = product(rows.inner) if program == "mean" else 0
+    return _Plan(_UFUNCS[program], first, last, accumulated, by_product, short, divisor)
 
 
 def _bind(plan: _Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
@@ -134,18 +133,18 @@ def _bind(plan: _Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scra
     if plan.product:
         ones = np.full(x.shape[-1], 1.0, x.dtype)
         call = functools.partial(np.matmul, x, ones, out=out)
-        return call if not plan.count else functools.partial(_divided, call, plan.count, out)
+        return call if not plan.divisor else functools.partial(_divided, call, plan.divisor, out)
     if plan.short:
         call = functools.partial(reduce_rows, plan.ufunc, x, out, scratch, 0)
-        return call if not plan.count else functools.partial(_divided, call, plan.count, out)
-    if not plan.first and not plan.count and plan.dtype == out.dtype:
+        return call if not plan.divisor else functools.partial(_divided, call, plan.divisor, out)
+    if not plan.first and not plan.divisor and plan.dtype == out.dtype:
         return functools.partial(plan.ufunc.reduce, x, axis=plan.last, dtype=plan.dtype, out=out)
     return functools.partial(_run, plan, x, out, scratch)
 
 
-def _divided(call: Call, count: int, out: Array) -> None:
+def _divided(call: Call, divisor: int, out: Array) -> None:
     call()
-    np.divide(out, count, out=out)
+    np.divide(out, divisor, out=out)
 
 
 def _run(plan: _Plan, x: Array, out: Array, scratch: Scratch) -> None:
@@ -156,8 +155,8 @@ def _run(plan: _Plan, x: Array, out: Array, scratch: Scratch) -> None:
         x = partial
     result = out if out.dtype == plan.dtype else scratch.take(1, out.shape, plan.dtype)
     plan.ufunc.reduce(x, axis=plan.last, dtype=plan.dtype, out=result)
-    if plan.count:
-        np.divide(result, plan.count, out=result)
+    if plan.divisor:
+        np.divide(result, plan.divisor, out=result)
     if result is not out:
         np.copyto(out, result, casting="unsafe")
 
@@ -174,21 +173,20 @@ def lower_arg(record: KernelRecord, parameters: bytes) -> Executable:
         return NOTHING
     out = launch.view("out", rows.outer, out_strides)
     if 0 in rows.inner:
-        return Executable((out,), functools.partial(_bind_fill, 0))
+        return Executable((out,), filling(0))
     x = launch.view("x", rows.outer + rows.inner, rows.strides)
     search = np.argmax if record.row.program == "max" else np.argmin
     last = bool(launch["select_last"])
-    return Executable((x, out), functools.partial(_bind_arg, search, last, len(rows.outer)))
+    return Executable((x, out), _bind_arg(search, last, x, len(rows.outer)))
 
 
-def _bind_arg(search: Any, last: bool, rank: int, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    x, out = arrays
-    if x.ndim == rank + 1:
-        return functools.partial(_search, search, last, x, out)
-    return functools.partial(_search_pieces, search, last, rank, x, out, scratch)
+def _bind_arg(search: Any, last: bool, x: View, rank: int) -> Bind:
+    if len(x.shape) == rank + 1:
+        return running(_search, search, last)
+    return running(_search_pieces, search, last, rank)
 
 
-def _search(search: Any, last: bool, x: Array, out: Array) -> None:
+def _search(search: Any, last: bool, x: Array, out: Array, scratch: Scratch) -> None:
     if not last:
         search(x, axis=-1, out=out)
         return
@@ -204,4 +202,4 @@ def _search_pieces(search: Any, last: bool, rank: int, x: Array, out: Array, scr
         piece = x[start : start + step]
         gathered = scratch.take(0, piece.shape, x.dtype)
         np.copyto(gathered, piece)
-        _search(search, last, gathered.reshape(*piece.shape[:rank], -1), out[start : start + step])
+        _search(search, last, gathered.reshape(*piece.shape[:rank], -1), out[start : start + step], scratch)

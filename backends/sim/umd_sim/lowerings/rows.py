@@ -17,6 +17,7 @@ from umd_sim.lowerings.layout import (
     Launch,
     coalesce,
     compute_type,
+    filling,
     patchable_values,
     product,
 )
@@ -33,7 +34,7 @@ class Inner(NamedTuple):
     """The extents that a row runs over: their axes, their number of elements, and ones where sums are products."""
 
     axes: tuple[int, ...]
-    count: int
+    length: int
     ones: Array | None
 
     def sum(self, x: Array) -> Array:
@@ -44,10 +45,10 @@ class Inner(NamedTuple):
 
     def max(self, x: Array, scratch: Scratch) -> Array:
         """Returns the largest element of each row, with extents of 1 in place of the row's."""
-        rows = x.size // self.count
-        if len(self.axes) == 1 and x.flags.c_contiguous and is_short(rows, self.count):
+        rows = x.size // self.length
+        if len(self.axes) == 1 and x.flags.c_contiguous and is_short(rows, self.length):
             largest = scratch.take(_LARGEST, (rows,), x.dtype)
-            reduce_rows(np.maximum, x.reshape(rows, self.count), largest, scratch, _LARGEST + 1)
+            reduce_rows(np.maximum, x.reshape(rows, self.length), largest, scratch, _LARGEST + 1)
             return largest.reshape(*x.shape[:-1], 1)
         return np.asarray(np.maximum.reduce(x, axis=self.axes, keepdims=True))
 
@@ -95,13 +96,13 @@ def _normalize(
     inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array, mean: Array, rstd: Array
 ) -> None:
     middle = inner.sum(x)
-    middle /= inner.count
+    middle /= inner.length
     np.copyto(mean, middle.reshape(mean.shape), casting="unsafe")
     np.subtract(x, middle, out=y)
     spare = _spare(y, scratch)
     np.multiply(y, y, out=spare)
     scale = inner.sum(spare)
-    scale /= inner.count
+    scale /= inner.length
     scale += values[0]
     np.sqrt(scale, out=scale)
     np.reciprocal(scale, out=scale)
@@ -149,7 +150,7 @@ def lower(record: KernelRecord, parameters: bytes) -> Executable:
     if 0 in outer or (0 in inner and not sides):
         return NOTHING
     if 0 in inner:
-        return Executable(tuple(side_views), _bind_nan)
+        return Executable(tuple(side_views), filling(*[np.nan] * len(side_views)))
     views = [
         launch.view(n, outer + inner, o + i)
         for n, o, i in zip(wholes, outer_strides[: len(wholes)], inner_strides, strict=True)
@@ -169,15 +170,6 @@ def _plan(record: KernelRecord, outer: tuple[int, ...], inner: tuple[int, ...], 
         tuple(o.writes for o in record.row.operands[:wholes]),
         max(1, PIECE // product((*outer[1:], *inner))) if outer else 0,
     )
-
-
-def _bind_nan(parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    return functools.partial(_fill_nan, arrays)
-
-
-def _fill_nan(arrays: Sequence[Array]) -> None:
-    for array in arrays:
-        array.fill(np.nan)
 
 
 def _bind(plan: _Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from umd_sim.lowerings.layout import Launch
 
-Index = tuple[int | slice, ...]
+Index = tuple[Any, ...]
 
 
 class Axis(NamedTuple):
@@ -92,7 +92,7 @@ class Meeting(NamedTuple):
     single: bool
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """How many taps or outputs `many` are."""
         return int(self.many.stop) - int(self.many.start)
 
@@ -116,14 +116,16 @@ def meetings(axis: Axis) -> list[Meeting]:
 
 
 def all_meetings(axes: Sequence[Axis]) -> Iterator[tuple[Index, tuple[slice, ...], tuple[bool, ...]]]:
-    """Yields, for every combination of the axes' meetings, an index into (tap 0, output 0, tap 1, output 1, …), the
-    input's slices, and which axes meet in a single input position."""
+    """Yields, for every combination of the axes' meetings, an index, slices, and which axes are `single`.
+
+    The index is into (tap 0, output 0, tap 1, output 1, …), the slices into the input.
+    """
     for combination in itertools.product(*(meetings(axis) for axis in axes)):
         pairs = tuple(itertools.chain.from_iterable(m.pair for m in combination))
         yield pairs, tuple(m.inputs for m in combination), tuple(m.single for m in combination)
 
 
-def at(dimension: int, where: int | slice) -> tuple[int | slice, ...]:
+def at(dimension: int, where: Any) -> tuple[Any, ...]:
     """Returns an index that picks along one axis."""
     return (*(slice(None),) * dimension, where)
 

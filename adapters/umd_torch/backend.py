@@ -1,0 +1,72 @@
+"""`torch.compile(model, backend="umd", options={"device": "sim:0", "strict": True})`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+
+from umd_core.errors import AttributeValueError
+from umd_torch.compiled import CompiledGraph, boxed
+from umd_torch.runtime import Roles
+from umd_torch.session import session_for
+from umd_torch.settings import settings
+from umd_torch.tracing import decompositions, tracing
+
+torch._dynamo.config.allow_rnn = True
+"""Dynamo traces recurrent layers only with this, and it does so before it asks the backend."""
+
+Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def umd(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Returns what runs the graph on a umd device; the entry point that torch.compile finds by name.
+
+    Options: `device` ("sim:0", "grpc://host:port/sim:0"; UMD_DEVICE or the available device of highest priority
+    without it) and `strict` (raise where a node would run on the CPU).
+
+    Raises:
+        AttributeValueError: unknown or ill-typed option.
+        UnsupportedError: with `strict`, a node that the device cannot run; it names the node and its source line.
+    """
+    if mode is not None:
+        raise AttributeValueError("backend umd", "mode", f"{mode!r} means nothing here", value=mode, wanted="no mode")
+    chosen = settings(options)
+    session = session_for(chosen.device)
+
+    def compiler(roles: Callable[[fx.GraphModule], Roles]) -> Compiler:
+        return lambda graph, _: boxed(CompiledGraph(session, graph, roles(graph), strict=chosen.strict))
+
+    with tracing():
+        compiled: Callable[..., Any] = aot_autograd(
+            fw_compiler=compiler(_forward_roles),
+            bw_compiler=compiler(lambda _: Roles()),
+            inference_compiler=compiler(_inference_roles),
+            decompositions=decompositions(),
+        )(module, example_inputs)
+    return compiled
+
+
+def _inference_roles(_: fx.GraphModule) -> Roles:
+    metadata = TracingContext.get().fw_metadata
+    return Roles(frozenset(metadata.static_input_indices if metadata else ()))
+
+
+def _forward_roles(graph: fx.GraphModule) -> Roles:
+    """Returns the roles of a forward graph: what comes after the user's results is for the backward graph alone."""
+    metadata = TracingContext.get().fw_metadata
+    if metadata is None:
+        return Roles()
+    count = len(graph.graph.output_node().args[0])  # type: ignore[arg-type]  # one flat tuple
+    resident = range(metadata.num_forward_returns, count)
+    return Roles(frozenset(metadata.static_input_indices), frozenset(resident))

@@ -1,0 +1,68 @@
+"""A graph of ATen calls as torch calls it: one runner per set of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import fx
+
+from umd_core.errors import UmdError
+from umd_torch.graphs import lower
+from umd_torch.partition import split
+from umd_torch.runtime import Executable, Roles
+from umd_torch.session import Session
+from umd_torch.symbols import Bound, bind, hints, is_symbolic
+
+Runner = Callable[[list[Any]], list[Any]]
+
+
+def runner(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, *, strict: bool) -> Runner:
+    """Returns what runs a graph for one set of sizes: a program, or several with the CPU between them.
+
+    Raises:
+        UmdError: with `strict`, what the device cannot run.
+    """
+    try:
+        return Executable(session, lower(module, bound), roles)
+    except UmdError as error:
+        if strict:
+            raise
+        return split(session, module, roles, bound, error)
+
+
+class CompiledGraph:
+    """A graph on a device: translated at once, and again for every other set of sizes that torch left open."""
+
+    def __init__(self, session: Session, module: fx.GraphModule, roles: Roles, *, strict: bool) -> None:
+        self._session, self._module, self._roles, self._strict = session, module, roles, strict
+        values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
+        self._symbolic = {i: v for i, v in enumerate(values) if is_symbolic(v)}
+        self._runners: dict[tuple[Any, ...], Runner] = {}
+        examples = hints(self._symbolic)
+        self._runner(tuple(examples.values()), bind(self._symbolic, examples))
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """Returns the results; the list of arguments is emptied, as torch's boxed convention has it."""
+        key = tuple([arguments[i] for i in self._symbolic])
+        run = self._runners.get(key)
+        if run is None:
+            run = self._runner(key, bind(self._symbolic, arguments))
+        results = run(arguments)
+        arguments.clear()
+        return results
+
+    def _runner(self, key: tuple[Any, ...], bound: Mapping[Any, int]) -> Runner:
+        found = runner(self._session, self._module, self._roles, bound, strict=self._strict)
+        self._runners[key] = found
+        return found
+
+
+def boxed(graph: CompiledGraph) -> Runner:
+    """Returns the graph as a function marked to take one list of arguments; torch copies marks of functions only."""
+
+    def call(arguments: list[Any]) -> list[Any]:
+        return graph(arguments)
+
+    call._boxed_call = True  # type: ignore[attr-defined]  # torch's own convention
+    return call

@@ -1,0 +1,281 @@
+"""From torch's graph of ATen calls to a Graph of umd's ops."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from umd_core.errors import InternalError, UmdError, UnsupportedError
+from umd_core.ir import Graph, TensorDesc, contiguous_strides
+from umd_torch.builder import Builder, Promise, Value, from_torch
+from umd_torch.lowering import LOWERINGS
+from umd_torch.symbols import Bound, evaluate, is_symbolic
+
+MAX_CONSTANT = 1 << 16
+"""Bytes up to which a tensor that the graph holds becomes part of the program."""
+TORCH = os.path.dirname(torch.__file__)
+"""Folder of torch's own code."""
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How torch wants a tensor to lie: shape and strides in elements."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def desc(self) -> TensorDesc:
+        """The description that the program uses: these strides where they leave no gaps, else row-major ones."""
+        shape, strides = self.shape, self.strides
+        plain = contiguous_strides(shape)
+        if not is_dense(shape, strides):
+            return TensorDesc(from_torch(self.dtype), shape)
+        normal = tuple(p if e == 1 else s for e, s, p in zip(shape, strides, plain, strict=True))
+        return TensorDesc(from_torch(self.dtype), shape, normal)
+
+    @property
+    def dense(self) -> bool:
+        """Whether the strides leave no gaps and no element lies twice."""
+        return is_dense(self.shape, self.strides)
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Returns whether the elements fill a range without gaps, in any order of axes."""
+    if 0 in shape:
+        return True
+    expected = 1
+    for stride, extent in sorted((s, e) for e, s in zip(shape, strides, strict=True) if e != 1):
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An input of the program: the graph's placeholder number `position`, or a tensor that the graph holds."""
+
+    position: int
+    layout: Layout
+    tensor: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One thing that the graph returns.
+
+    `output` is the number of the program's output, `argument` that of a placeholder that is returned as it is; where
+    both are -1 it is `value` (None or a size).
+    """
+
+    output: int = -1
+    argument: int = -1
+    value: Any = None
+    layout: Layout | None = None
+
+
+@dataclass(slots=True)
+class Lowered:
+    """A graph of umd's ops, and how it fits what torch calls."""
+
+    graph: Graph
+    arguments: list[Argument] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+
+def source_line(node: fx.Node) -> str:
+    """Returns "file:line" of the model's code that a node came from, "" where torch does not know."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if not frame[0].startswith(TORCH)]
+    return ":".join((own or frames)[-1]) if frames else ""
+
+
+def layout_of(value: torch.Tensor, bound: Bound) -> Layout:
+    """Returns the layout of a tensor that tracing saw."""
+    if value.layout is not torch.strided or value.is_quantized:
+        raise UnsupportedError(f"{value.layout} tensors are not there")
+    shape = tuple(evaluate(e, bound) for e in value.shape)
+    return Layout(value.dtype, shape, tuple(evaluate(s, bound) for s in value.stride()))
+
+
+def promises(node: fx.Node, bound: Bound) -> tuple[Promise, ...]:
+    """Returns what torch says that a node returns, one promise per tensor; others count as an empty one."""
+    value = node.meta.get("val")
+    several = value if isinstance(value, (tuple, list)) else (value,)
+    result = []
+    for item in several:
+        if isinstance(item, torch.Tensor):
+            result.append(Promise(from_torch(item.dtype), layout_of(item, bound).shape))
+        else:
+            result.append(Promise(from_torch(torch.bool), (0,)))
+    return tuple(result)
+
+
+class Lowering:
+    """Lowers one graph for one set of sizes."""
+
+    def __init__(self, module: fx.GraphModule, bound: Bound) -> None:
+        self._module, self._bound = module, bound
+        self._lowered = Lowered(Graph(type(module).__name__))
+        self._builder = Builder(self._lowered.graph)
+        self._values: dict[fx.Node, Any] = {}
+        self._placeholders: dict[fx.Node, int] = {}
+        self._outputs: dict[tuple[str, TensorDesc], int] = {}
+
+    def run(self) -> Lowered:
+        """Returns the whole graph.
+
+        Raises:
+            UmdError: a node cannot be lowered; the error names it.
+        """
+        for node in self._module.graph.nodes:
+            _STEPS[node.op](self, node)
+        return self._lowered
+
+    def placeholder(self, node: fx.Node) -> None:
+        """Declares an input, or notes a size."""
+        position = self._placeholders[node] = len(self._placeholders)
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            if node.users:
+                self._input(node, layout_of(value, self._bound), position)
+        elif value is not None and not isinstance(value, (int, float)) and not is_symbolic(value):
+            raise UnsupportedError(f"an argument is a {type(value).__name__}", op=node.name)
+        else:
+            self._values[node] = evaluate(value, self._bound)
+
+    def _input(self, node: fx.Node, layout: Layout, position: int, tensor: torch.Tensor | None = None) -> None:
+        self._values[node] = self._builder.input(node.name, layout.desc)
+        self._lowered.arguments.append(Argument(position, layout, tensor))
+
+    def attribute(self, node: fx.Node) -> None:
+        """Takes in a tensor that the graph holds."""
+        tensor = operator.attrgetter(str(node.target))(self._module)
+        if not isinstance(tensor, torch.Tensor):
+            self._values[node] = tensor
+            return
+        with unset_fake_temporarily():
+            tensor = tensor.detach()
+            elements = to_numpy(tensor) if tensor.numel() * tensor.element_size() <= MAX_CONSTANT else None
+        if elements is None:
+            self._input(node, layout_of(tensor, {}), -1, tensor)
+        else:
+            self._values[node] = self._builder.constant(elements)
+
+    def call(self, node: fx.Node) -> None:
+        """Lowers a call, and checks the result against what torch promised."""
+        if node.target is operator.getitem:
+            self._values[node] = self._values[node.args[0]][node.args[1]]  # type: ignore[index]  # an index by name
+            return
+        if is_symbolic(node.meta.get("val")) or isinstance(node.meta.get("val"), (int, float, bool)):
+            self._values[node] = evaluate(node.meta["val"], self._bound)
+            return
+        try:
+            self._values[node] = self.emit(node)
+        except UmdError as error:
+            raise located(error, node) from error
+
+    def emit(self, node: fx.Node) -> Any:
+        """Returns what a node's emitter returns."""
+        emitter = LOWERINGS.get(node.target)
+        if emitter is None:
+            raise UnsupportedError("there is no lowering for it")
+        promised = promises(node, self._bound)
+        self._builder.at(node.name, source_line(node), promised)
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._argument)  # type: ignore[misc]
+        result = emitter(self._builder, *args, **kwargs)
+        several = result if isinstance(result, tuple) and not isinstance(result, Value) else (result,)
+        for value, promise in zip(several, promised, strict=False):
+            if value is not None and (value.shape != promise.shape or value.dtype is not promise.dtype):
+                raise InternalError(
+                    f"{node.target} became {value.dtype}{list(value.shape)}, torch promised "
+                    f"{promise.dtype}{list(promise.shape)}"
+                )
+        return result
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return self._values[value]
+        return evaluate(value, self._bound)
+
+    def output(self, node: fx.Node) -> None:
+        """Declares what the graph returns."""
+        returned = node.args[0]
+        for item in returned if isinstance(returned, (tuple, list)) else (returned,):
+            self._lowered.results.append(self._result(item))
+
+    def _result(self, item: Any) -> Result:
+        if not isinstance(item, fx.Node):
+            return Result(value=item)
+        if item in self._placeholders:
+            return Result(argument=self._placeholders[item])
+        value = self._values[item]
+        if isinstance(value, tuple) and not isinstance(value, Value):
+            raise UnsupportedError(f"result {item.name!r} is a tuple of tensors")
+        if not isinstance(value, Value):
+            return Result(value=value)
+        layout = layout_of(item.meta["val"], self._bound)
+        key = (value.name, layout.desc)
+        number = self._outputs.get(key)
+        if number is None:
+            number = self._outputs[key] = len(self._lowered.graph.outputs)
+            self._lowered.graph.output(value.name, layout.desc)
+        return Result(output=number, layout=layout)
+
+
+_STEPS: Mapping[str, Callable[[Lowering, fx.Node], None]] = {
+    "placeholder": lambda lowering, node: lowering.placeholder(node),
+    "get_attr": lambda lowering, node: lowering.attribute(node),
+    "call_function": lambda lowering, node: lowering.call(node),
+    "output": lambda lowering, node: lowering.output(node),
+}
+
+
+def located(error: UmdError, node: fx.Node) -> UmdError:
+    """Returns the error with the node, its op and its source line, in facts and message."""
+    source = source_line(node)
+    where = f"node {node.name!r}" + (f" from {source}" if source else "")
+    if isinstance(error, UnsupportedError):
+        reason = error.facts().get("reason") or str(error)
+        inner = error.facts()
+        found: UmdError = UnsupportedError(
+            f"{reason} ({where})",
+            op=str(node.target),
+            kernel=inner.get("kernel", ""),
+            types=inner.get("types", ()),
+            device=inner.get("device", ""),
+        )
+        found.at(why=reason)
+    else:
+        error.args = (f"{error} ({where})",)
+        found = error
+    return found.at(node=node.name, source=source)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Returns a copy of a CPU tensor's elements, bfloat16 included."""
+    dtype = from_torch(tensor.dtype).numpy
+    if tensor.dtype is torch.bfloat16:
+        return tensor.contiguous().view(torch.int16).numpy().copy().view(dtype)
+    return tensor.contiguous().numpy().copy()
+
+
+def lower(module: fx.GraphModule, bound: Bound | None = None) -> Lowered:
+    """Returns the graph of umd's ops for one set of sizes.
+
+    Raises:
+        UmdError: a node cannot be lowered; the error names the node, its op and the line of the model.
+    """
+    return Lowering(module, bound or {}).run()

@@ -1,0 +1,50 @@
+"""Bytes of CPU tensors: copied, sampled, or seen in place."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import torch
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+HASHED = 1 << 16
+"""Bytes up to which the whole of a tensor is compared; of larger ones a sample is."""
+_SAMPLES = 1024
+
+
+def byte_count(tensor: torch.Tensor) -> int:
+    """Returns the bytes of a tensor's elements, gaps not counted."""
+    return tensor.numel() * tensor.element_size()
+
+
+def array_at(pointer: int, size: int) -> Bytes:
+    """Returns `size` bytes of memory as an array. It does not keep the memory alive: the caller does."""
+    return np.frombuffer((ctypes.c_ubyte * size).from_address(pointer), np.uint8)
+
+
+def copy_from(tensor: torch.Tensor, target: Bytes, offset: int) -> None:
+    """Copies a tensor without gaps into bytes of an array."""
+    size = byte_count(tensor)
+    if size:
+        ctypes.memmove(target.ctypes.data + offset, tensor.data_ptr(), size)
+
+
+def copy_to(tensor: torch.Tensor, source: Bytes, offset: int) -> None:
+    """Fills a tensor without gaps from bytes of an array."""
+    size = byte_count(tensor)
+    if size:
+        ctypes.memmove(tensor.data_ptr(), source.ctypes.data + offset, size)
+
+
+def fingerprint(tensor: torch.Tensor) -> bytes:
+    """Returns what a change of a tensor's bytes should change: all of them up to HASHED, else an even sample."""
+    size = byte_count(tensor)
+    if not size:
+        return b""
+    pointer = tensor.data_ptr()
+    if size <= HASHED:
+        return ctypes.string_at(pointer, size)
+    words = array_at(pointer, size - size % 8).view(np.uint64)
+    return words[:: len(words) // _SAMPLES].tobytes() + ctypes.string_at(pointer + size - 8, 8)

@@ -1,0 +1,202 @@
+"""Elements picked, replaced or added to where index tensors say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from umd_core import dtypes
+from umd_core.template import broadcast
+from umd_torch.builder import Builder, Value, axis_of
+from umd_torch.lowering.common import Number, Table, operand
+
+aten = torch.ops.aten
+
+
+def _lifted(b: Builder, *values: Value) -> list[Value]:
+    """Returns 0-d values as 1-d ones; the indexing ops want an axis."""
+    return [v if v.rank else b.reshape(v, (1,)) for v in values]
+
+
+# one index tensor along one axis
+
+
+def _gather(b: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    data, places = _lifted(b, x, index)
+    return b.reshape(b.op("GatherElements", data, places, axis=axis_of(dim, x.rank)), index.shape)
+
+
+def _index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
+    data, places = _lifted(b, x, index)
+    return b.reshape(b.op("Gather", data, places, axis=axis_of(dim, x.rank)), b.shape)
+
+
+def _embedding(
+    b: Builder,
+    weight: Value,
+    index: Value,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Value:
+    return b.op("Gather", weight, index, axis=0)
+
+
+def _embedding_backward(
+    b: Builder, dy: Value, index: Value, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Value:
+    if scale_grad_by_freq:
+        raise b.unsupported("scale_grad_by_freq is not there")
+    return b.op("umd.EmbeddingGrad", dy, index, num_weights=num_weights, padding_idx=padding_idx)
+
+
+def _scatter(b: Builder, x: Value, dim: int, index: Value, source: Value | Number, reduction: str | None) -> Value:
+    data, places = _lifted(b, x, index)
+    if isinstance(source, Value):
+        updates = _lifted(b, source)[0]
+        for axis, extent in enumerate(places.shape):
+            updates = b.slice(updates, axis, 0, extent)
+    else:
+        updates = b.full(source, x.dtype, places.shape)
+    updates = b.cast(updates, x.dtype)
+    result = b.op("ScatterElements", data, places, updates, axis=axis_of(dim, x.rank), reduction=reduction)
+    return b.reshape(result, x.shape)
+
+
+def _scatter_set(b: Builder, x: Value, dim: int, index: Value, source: Value | Number) -> Value:
+    return _scatter(b, x, dim, index, source, None)
+
+
+def _scatter_add(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
+    return _scatter(b, x, dim, index, source, "add")
+
+
+_REDUCTIONS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def _scatter_reduce(b: Builder, x: Value, dim: int, index: Value, source: Value | Number, *, reduce: str) -> Value:
+    return _scatter(b, x, dim, index, source, _REDUCTIONS[reduce])
+
+
+def _scatter_reduce_two(
+    b: Builder, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    if not include_self or reduce not in _REDUCTIONS:
+        raise b.unsupported(f"scatter_reduce {reduce!r} with include_self={include_self} is not there")
+    return _scatter(b, x, dim, index, source, _REDUCTIONS[reduce])
+
+
+# several index tensors
+
+
+class _Places(NamedTuple):
+    """Which slices of a tensor several index tensors name.
+
+    Attributes:
+        axes: the indexed axes.
+        index: row-major position within those axes, of the index tensors' common shape.
+        front: whether the index axes come first in the result rather than where the indexed axes were.
+    """
+
+    axes: tuple[int, ...]
+    index: Value
+    front: bool
+
+
+def _places(b: Builder, x: Value, indices: Sequence[Value | None]) -> _Places:
+    """Returns what the index tensors name.
+
+    The position is outside the axes where any index is, so that the device reports it.
+    """
+    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    if any(index.dtype in (dtypes.bool_, dtypes.uint8) for index in given.values()):
+        raise b.unsupported("a mask as an index makes a shape that depends on data")
+    axes = tuple(given)
+    adjacent = axes == tuple(range(axes[0], axes[0] + len(axes)))
+    if len(axes) == 1:
+        return _Places(axes, given[axes[0]], False)
+    shape = broadcast(*(index.shape for index in given.values())) or ()
+    zero = b.scalar(0, dtypes.int64)
+    place, valid = zero, b.scalar(True, dtypes.bool_)
+    for axis, index in given.items():
+        index, extent = b.cast(index, dtypes.int64), b.scalar(x.shape[axis], dtypes.int64)
+        index = b.op("Where", b.op("Less", index, zero), b.op("Add", index, extent), index)
+        inside = b.op("And", b.op("GreaterOrEqual", index, zero), b.op("Less", index, extent))
+        valid = inside if axis == axes[0] else b.op("And", valid, inside)
+        place = index if axis == axes[0] else b.op("Add", b.op("Mul", place, extent), index)
+    outside = b.scalar(math.prod(x.shape[a] for a in axes), dtypes.int64)
+    return _Places(axes, b.expand(b.op("Where", valid, place, outside), shape), not adjacent)
+
+
+def _flattened(b: Builder, x: Value, places: _Places) -> tuple[Value, list[int]]:
+    """Returns x with the indexed axes first, as one, and the order of axes that does this."""
+    order = [*places.axes, *(a for a in range(x.rank) if a not in places.axes)]
+    count = len(places.axes)
+    moved = b.transpose(x, order)
+    return b.reshape(moved, (math.prod(moved.shape[:count]), *moved.shape[count:])), order
+
+
+def _index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
+    places = _places(b, x, indices)
+    if len(places.axes) == 1:
+        return b.op("Gather", x, places.index, axis=places.axes[0])
+    flat, _ = _flattened(b, x, places)
+    picked = b.op("Gather", flat, places.index, axis=0)
+    lead = 0 if places.front else places.axes[0]
+    rank, wide = places.index.rank, picked.rank
+    return b.transpose(picked, [*range(rank, rank + lead), *range(rank), *range(rank + lead, wide)])
+
+
+def _index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+    values = b.cast(values, x.dtype)
+    first = indices[0] if indices else None
+    if len(indices) == 1 and first is not None and first.dtype is dtypes.bool_:
+        return _masked_put(b, x, first, values, accumulate)
+    places = _places(b, x, indices)
+    flat, order = _flattened(b, x, places)
+    lead = 0 if places.front else places.axes[0]
+    rank, rest = places.index.rank, flat.shape[1:]
+    wanted = (*rest[:lead], *places.index.shape, *rest[lead:])
+    wide = b.expand(values, wanted)
+    updates = b.transpose(wide, [*range(lead, lead + rank), *range(lead), *range(lead + rank, len(wanted))])
+    count = math.prod(places.index.shape)
+    column = b.reshape(places.index, (count, *(1,) * len(rest)))
+    reduction = "add" if accumulate else None
+    updates = b.reshape(updates, (count, *rest))
+    done = b.op("ScatterElements", flat, b.expand(column, updates.shape), updates, axis=0, reduction=reduction)
+    moved = b.reshape(done, [x.shape[a] for a in order])
+    return b.transpose(moved, [order.index(a) for a in range(x.rank)])
+
+
+def _masked_put(b: Builder, x: Value, mask: Value, values: Value, accumulate: bool) -> Value:
+    if math.prod(values.shape) != 1 or accumulate:
+        raise b.unsupported("a mask as an index makes a shape that depends on data")
+    wide = b.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank)))
+    return b.op("Where", wide, b.reshape(values, ()), x)
+
+
+def _masked_fill(b: Builder, x: Value, mask: Value, value: Value | Number) -> Value:
+    return b.op("Where", b.cast(mask, dtypes.bool_), operand(b, value, x.dtype), x)
+
+
+TABLE: Table = {
+    aten.gather.default: _gather,
+    aten.index_select.default: _index_select,
+    aten.embedding.default: _embedding,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.scatter.src: _scatter_set,
+    aten.scatter.value: _scatter_set,
+    aten.scatter.reduce: _scatter_reduce,
+    aten.scatter.value_reduce: _scatter_reduce,
+    aten.scatter_add.default: _scatter_add,
+    aten.scatter_reduce.two: _scatter_reduce_two,
+    aten.index.Tensor: _index,
+    aten._unsafe_index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten.masked_fill.Scalar: _masked_fill,
+    aten.masked_fill.Tensor: _masked_fill,
+}

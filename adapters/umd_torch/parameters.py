@@ -1,0 +1,127 @@
+"""Parameters and buffers kept on a device, by (storage, version), with a check that their bytes are still the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from umd_core.device import Binding
+from umd_torch.counters import counters
+from umd_torch.host import Bytes, byte_count, copy_from, fingerprint
+from umd_torch.memory import Slab, aligned
+
+if TYPE_CHECKING:
+    from umd_torch.session import Session
+
+Key = tuple[int, int, int]
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Returns torch's count of in-place changes; inference tensors have none, their bytes alone are compared."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+class Entry:
+    """A tensor's copy on the device."""
+
+    __slots__ = ("binding", "mark", "offset", "size", "slab", "storage", "version")
+
+    def __init__(self, storage: StorageWeakRef, slab: Slab, offset: int, size: int) -> None:
+        self.storage, self.slab, self.offset, self.size = storage, slab, offset, size
+        self.binding = Binding(slab.buffer, offset, size)
+        self.version, self.mark = -2, b""
+
+
+class Parameters:
+    """The copies on one device.
+
+    `.data` and NumPy change bytes without a new version; so the bytes are compared at every use (of tensors above 64
+    KiB a sample), and a difference sends them again. What a sample misses is the risk that remains.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._entries: dict[Key, Entry] = {}
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Returns whether the tensor has a copy, up to date or not."""
+        return self._key(tensor) in self._entries
+
+    def bindings(self, tensors: Sequence[torch.Tensor]) -> list[Binding]:
+        """Returns where each tensor lies on the device, after sending what is missing or has changed.
+
+        The tensors have no gaps between their elements.
+        """
+        missing: list[tuple[Key, torch.Tensor]] = []
+        changed: dict[int, tuple[Entry, torch.Tensor]] = {}
+        entries: list[Entry | Key] = []
+        for tensor in tensors:
+            key = self._key(tensor)
+            entry = self._entries.get(key)
+            if entry is None:
+                missing.append((key, tensor))
+            elif self._is_stale(entry, tensor):
+                changed[id(entry)] = (entry, tensor)
+            entries.append(entry or key)
+        if missing:
+            changed |= {id(entry): (entry, tensor) for entry, tensor in self._place(missing)}
+        if changed:
+            self._send(list(changed.values()))
+        return [(e if isinstance(e, Entry) else self._entries[e]).binding for e in entries]
+
+    def _key(self, tensor: torch.Tensor) -> Key:
+        return (tensor.untyped_storage()._cdata, tensor.storage_offset(), byte_count(tensor))
+
+    def _is_stale(self, entry: Entry, tensor: torch.Tensor) -> bool:
+        version = version_of(tensor)
+        if entry.version != version:
+            return True
+        if fingerprint(tensor) != entry.mark:
+            counters.stale += version >= 0
+            return True
+        return False
+
+    def _place(self, missing: Sequence[tuple[Key, torch.Tensor]]) -> list[tuple[Entry, torch.Tensor]]:
+        """Gives new tensors room in one slab; what belonged to storages that are gone goes first."""
+        self.sweep()
+        fresh = dict(missing)
+        slab = self._session.slab(sum(aligned(byte_count(t)) for t in fresh.values()))
+        offset, placed = 0, []
+        for key, tensor in fresh.items():
+            entry = Entry(StorageWeakRef(tensor.untyped_storage()), slab, offset, byte_count(tensor))
+            self._entries[key] = entry
+            placed.append((entry, tensor))
+            offset += aligned(entry.size)
+        return placed
+
+    def _send(self, changed: list[tuple[Entry, torch.Tensor]]) -> None:
+        """Writes tensors; neighbours in a slab go together."""
+        changed.sort(key=lambda pair: (id(pair[0].slab), pair[0].offset))
+        run: list[tuple[Entry, torch.Tensor]] = []
+        for pair in changed:
+            last = run[-1][0] if run else None
+            if last is not None and (
+                last.slab is not pair[0].slab or last.offset + aligned(last.size) != pair[0].offset
+            ):
+                self._send_run(run)
+                run = []
+            run.append(pair)
+        self._send_run(run)
+
+    def _send_run(self, run: Sequence[tuple[Entry, torch.Tensor]]) -> None:
+        first, last = run[0][0], run[-1][0]
+        data: Bytes = np.zeros(last.offset + last.size - first.offset, np.uint8)
+        for entry, tensor in run:
+            copy_from(tensor, data, entry.offset - first.offset)
+            entry.version, entry.mark = version_of(tensor), fingerprint(tensor)
+        counters.uploads += len(run)
+        self._session.write(first.slab, first.offset, data)
+
+    def sweep(self) -> None:
+        """Forgets the copies of storages that are gone."""
+        for key in [key for key, entry in self._entries.items() if entry.storage.expired()]:
+            del self._entries[key]

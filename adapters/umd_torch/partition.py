@@ -1,0 +1,220 @@
+"""What the device cannot run runs on the CPU: split off, counted, and said once."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from umd_core.errors import UmdError, UnsupportedError
+from umd_core.ir import TensorDesc
+from umd_torch.counters import counters
+from umd_torch.graphs import Lowering, lower, promises, source_line
+from umd_torch.lowering import creation, layout
+from umd_torch.runtime import Executable, Roles
+from umd_torch.session import Session
+from umd_torch.symbols import Bound
+
+FUSED = "umd_part_"
+
+
+class FallbackWarning(UserWarning):
+    """A node runs on the CPU instead of the device."""
+
+
+_warned: set[str] = set()
+
+
+def warn_once(node: fx.Node, reason: str) -> None:
+    """Says that an op runs on the CPU: which, where it comes from, why, and how to forbid or silence it."""
+    op = str(node.target)
+    if op in _warned:
+        return
+    _warned.add(op)
+    place = f" at {source_line(node)}" if source_line(node) else ""
+    warnings.warn(
+        f"{op} (node {node.name!r}{place}) runs on the CPU: {reason}. options={{'strict': True}} forbids that; "
+        "warnings.simplefilter('ignore', umd_torch.FallbackWarning) silences this",
+        FallbackWarning,
+        stacklevel=2,
+    )
+
+
+class Probe(Lowering):
+    """Lowers what can be lowered and notes why the rest cannot.
+
+    Attributes:
+        refused: per node, what is wrong with it.
+    """
+
+    def __init__(self, module: fx.GraphModule, bound: Bound) -> None:
+        super().__init__(module, bound)
+        self.refused: dict[str, UmdError] = {}
+
+    def placeholder(self, node: fx.Node) -> None:
+        """Declares an input; one that umd knows no type for is refused."""
+        try:
+            super().placeholder(node)
+        except UmdError as error:
+            self._refuse(node, error)
+
+    def attribute(self, node: fx.Node) -> None:
+        """Takes in a tensor that the graph holds."""
+        try:
+            super().attribute(node)
+        except UmdError as error:
+            self._refuse(node, error)
+
+    def call(self, node: fx.Node) -> None:
+        """Lowers a call; where that fails, its results count as given from outside."""
+        if any(self._values.get(n) is None and n.name in self.refused for n in node.all_input_nodes):
+            self._refuse(node, UnsupportedError("an input of it has a type that umd does not know"))
+            self._values[node] = self._given(node)
+            return
+        try:
+            super().call(node)
+        except UmdError as error:
+            self._refuse(node, error)
+            self._values[node] = self._given(node)
+
+    def output(self, node: fx.Node) -> None:
+        """Does nothing: what is asked is which nodes can be lowered."""
+
+    def _refuse(self, node: fx.Node, error: UmdError) -> None:
+        self.refused[node.name] = error
+        self._values[node] = None
+
+    def _given(self, node: fx.Node) -> Any:
+        """Returns values that stand for the results, None where umd has no such tensors."""
+        try:
+            described = promises(node, self._bound)
+            values = [
+                self._builder.input(f"{node.name}_{i}", TensorDesc(p.dtype, p.shape)) for i, p in enumerate(described)
+            ]
+        except UmdError:
+            return None
+        return tuple(values) if isinstance(node.meta.get("val"), (tuple, list)) else values[0]
+
+
+class _Support(OperatorSupportBase):
+    def __init__(self, refused: Mapping[str, UmdError]) -> None:
+        self._refused = refused
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
+        return node.op == "call_function" and node.name not in self._refused
+
+
+_NO_WORK = [fx.passes.infra.partitioner._get_qualified_name(target) for target in (*layout.VIEWS, *creation.TABLE)]
+
+
+class Part(torch.nn.Module):
+    """A part of a graph that runs on the device."""
+
+    def __init__(self, executable: Executable, single: bool) -> None:
+        super().__init__()
+        self._executable, self._single = executable, single
+
+    def forward(self, *arguments: Any) -> Any:
+        """Returns the part's results; one result comes alone."""
+        results = self._executable(arguments)
+        return results[0] if self._single else results
+
+
+class Split:
+    """A graph whose parts run on the device and on the CPU in turn."""
+
+    def __init__(self, module: fx.GraphModule, on_cpu: Counter[str]) -> None:
+        self._module, self._on_cpu = module, on_cpu
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """Returns the graph's results."""
+        counters.fallbacks.update(self._on_cpu)
+        return list(self._module(*arguments))
+
+
+def split(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, error: UmdError) -> Split:
+    """Returns what runs a graph that the device cannot run whole; `error` says why."""
+    probe = Probe(module, bound)
+    probe.run()
+    refused = dict(probe.refused)
+    if not refused:
+        _refuse_named(module, refused, error)
+    while True:
+        fused = _fuse(module, refused)
+        try:
+            return _assemble(session, fused, roles, bound, refused)
+        except UmdError as again:
+            _refuse_named(module, refused, again)
+
+
+def _refuse_named(module: fx.GraphModule, refused: dict[str, UmdError], error: UmdError) -> None:
+    """Adds the node that an error names.
+
+    Raises:
+        UmdError: the error itself, when it names none that is not refused already.
+    """
+    name = str(error.facts().get("node", ""))
+    if name in refused or not any(n.name == name for n in module.graph.nodes):
+        raise error
+    refused[name] = error
+
+
+def _fuse(module: fx.GraphModule, refused: Mapping[str, UmdError]) -> fx.GraphModule:
+    """Returns a copy of the graph in which every part for the device is one call."""
+    duplicate = copy.copy(module)
+    duplicate.graph = copy.deepcopy(module.graph)
+    partitioner = CapabilityBasedPartitioner(
+        duplicate, _Support(refused), allows_single_node_partition=True, non_compute_ops=_NO_WORK
+    )
+    partitions = partitioner.propose_partitions()
+    partitioner.remove_bookend_non_compute_ops(partitions)
+    return partitioner.fuse_partitions([p for p in partitions if p.nodes], prefix=FUSED)
+
+
+def _assemble(
+    session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, refused: Mapping[str, UmdError]
+) -> Split:
+    """Returns the fused graph with its parts translated."""
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    static = {n for i, n in enumerate(placeholders) if i in roles.static}
+    kept = _kept(module, roles)
+    on_cpu: Counter[str] = Counter()
+    for node in module.graph.nodes:
+        if node.op == "call_module":
+            part = getattr(module, node.target)
+            own = Roles(frozenset(i for i, n in enumerate(node.all_input_nodes) if n in static), kept(node, part))
+            single = not isinstance(part.graph.output_node().args[0], (tuple, list))
+            setattr(module, node.target, Part(Executable(session, lower(part, bound), own), single))
+        elif node.op == "call_function" and node.name in refused:
+            on_cpu[str(node.target)] += 1
+            warn_once(node, _reason(refused[node.name]))
+    module.recompile()
+    return Split(module, on_cpu)
+
+
+def _reason(error: UmdError) -> str:
+    return str(error.facts().get("why") or error.facts().get("reason") or error)
+
+
+def _kept(module: fx.GraphModule, roles: Roles) -> Callable[[fx.Node, fx.GraphModule], frozenset[int]]:
+    """Returns what tells the results of a part that only other parts, or the backward graph, need."""
+    returned = module.graph.output_node().args[0]
+    visible = {n for i, n in enumerate(returned) if i not in roles.resident}  # type: ignore[arg-type, union-attr]
+    output = module.graph.output_node()
+
+    def stays(node: fx.Node) -> bool:
+        return node not in visible and all(user is output or user.op == "call_module" for user in node.users)
+
+    def kept(node: fx.Node, part: fx.GraphModule) -> frozenset[int]:
+        if not isinstance(part.graph.output_node().args[0], (tuple, list)):
+            return frozenset({0} if stays(node) else ())
+        return frozenset(int(user.args[1]) for user in node.users if stays(user))  # type: ignore[arg-type]
+
+    return kept

@@ -1,0 +1,145 @@
+"""A device that this process has open, and its memory as the adapter uses it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import umd_core as umd
+from umd_core.device import Binding, Buffer, Device, Ticket
+from umd_core.errors import PoisonedError
+from umd_core.registry import default_device
+from umd_torch.counters import counters
+from umd_torch.host import Bytes, array_at, byte_count
+from umd_torch.memory import Slab, aligned
+from umd_torch.parameters import Parameters
+
+_KEPT_BYTES = 1 << 28
+_WRAPPED = 1024
+
+
+class Session:
+    """One open device.
+
+    A call takes one slab for what it sends, one for what it returns and one for what stays, so that a call costs one
+    write and one read however many tensors it has; slabs are reused, so that a repeated call finds its program bound.
+
+    Attributes:
+        name: as `open_device` takes it.
+        device: the device.
+        maps: whether host tensors are bound without a copy.
+        parameters: the copies of parameters and buffers that it holds.
+    """
+
+    def __init__(self, name: str, device: Device) -> None:
+        self.name, self.device = name, device
+        self.caps = device.caps()
+        self.maps = "map" in self.caps.flags
+        self.parameters = Parameters(self)
+        self._free: dict[int, list[Buffer]] = {}
+        self._kept = 0
+        self._wrapped: OrderedDict[tuple[int, int], Buffer] = OrderedDict()
+
+    # memory
+
+    def slab(self, size: int) -> Slab:
+        """Returns `size` device bytes."""
+        size = aligned(max(size, 1))
+        free = self._free.get(size)
+        if free:
+            self._kept -= size
+            return Slab(self, free.pop(), size)
+        return Slab(self, self.device.allocate(size), size)
+
+    def give_back(self, buffer: Buffer, size: int) -> None:
+        """Keeps bytes for the next slab of that size, or frees them. Callable from a finalizer."""
+        if self._kept + size <= _KEPT_BYTES:
+            self._kept += size
+            self._free.setdefault(size, []).append(buffer)
+        else:
+            self.device.drop(buffer)
+
+    def trim(self) -> None:
+        """Frees the bytes that are kept for later slabs."""
+        free, self._free, self._kept = self._free, {}, 0
+        for buffers in free.values():
+            self.device.drop(*buffers)
+
+    def wrap(self, tensor: torch.Tensor) -> Binding:
+        """Returns a CPU tensor's own bytes as a binding, on a device that sees host memory."""
+        size = byte_count(tensor)
+        key = (tensor.data_ptr(), size)
+        found = self._wrapped.get(key)
+        if found is None:
+            if len(self._wrapped) >= _WRAPPED:
+                self.device.drop(self._wrapped.popitem(last=False)[1])
+            found = self._wrapped[key] = self.device.wrap(array_at(*key) if size else b"")
+        return Binding(found, 0, size)
+
+    # work
+
+    def load(self, command_buffer: umd.CommandBuffer) -> Any:
+        """Returns the loaded program."""
+        counters.programs += 1
+        return self.device.load(command_buffer)
+
+    def write(self, slab: Slab, offset: int, data: Any) -> None:
+        """Writes bytes into a slab."""
+        counters.bytes_up += len(data)
+        self.device.write(slab.buffer, offset, data)
+
+    def submit(self, program: Any, bindings: Sequence[Binding]) -> Ticket:
+        """Returns a ticket; what has already gone wrong is raised."""
+        counters.submissions += 1
+        ticket = self.device.submit(program, bindings)
+        if ticket.done():
+            ticket.wait()
+        return ticket
+
+    def read(self, slab: Slab, offset: int, size: int, ticket: Ticket | None = None) -> Bytes:
+        """Returns bytes of a slab once the work before is done: one round trip.
+
+        Raises:
+            UmdError: what went wrong in the work of `ticket`, or in earlier work that these bytes depend on.
+        """
+        counters.round_trips += 1
+        counters.bytes_down += size
+        try:
+            return np.frombuffer(self.device.read(slab.buffer, offset, size), np.uint8)
+        except PoisonedError:
+            if ticket is not None:
+                ticket.wait()
+            raise
+
+    def close(self) -> None:
+        """Closes the device; its name opens it anew."""
+        with _LOCK:
+            for name in [name for name, session in _SESSIONS.items() if session is self]:
+                del _SESSIONS[name]
+        self.trim()
+        self.device.close()
+
+
+_SESSIONS: dict[str, Session] = {}
+_LOCK = threading.Lock()
+
+
+def session_for(name: str) -> Session:
+    """Returns the session of a device, opened at its first use; "" is the available device of highest priority."""
+    name = name or default_device()
+    with _LOCK:
+        found = _SESSIONS.get(name)
+        if found is None:
+            found = _SESSIONS[name] = Session(name, umd.open_device(name))
+        return found
+
+
+def close_sessions() -> None:
+    """Closes every device that this process opened through the adapter."""
+    for session in set(_SESSIONS.values()):
+        session.close()

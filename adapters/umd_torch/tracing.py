@@ -1,0 +1,50 @@
+"""How torch's graphs are traced: which ops are taken apart, and what is switched off meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from umd_torch import attention
+
+aten = torch.ops.aten
+
+KEPT = (
+    aten._log_softmax_backward_data, aten._softmax_backward_data, aten.embedding_dense_backward, aten.gelu_backward,
+    aten.native_batch_norm_backward, aten.native_layer_norm_backward, aten.sigmoid_backward, aten.tanh_backward,
+    aten.threshold_backward, aten.avg_pool2d_backward, aten.detach, aten._scaled_dot_product_flash_attention_for_cpu,
+)  # fmt: skip
+"""What the core decompositions would take apart although there is one op for it; and the flash attention, whose
+decomposition gives wrong gradients (attention is traced as plain matrix products instead)."""
+
+
+MORE = (aten.linalg_vector_norm, aten._native_batch_norm_legit, aten.native_batch_norm)
+"""What the core decompositions leave whole, and would be a lowering of many ops here."""
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Returns torch's core decompositions without those in KEPT, those of MORE, and those of fused attention layers."""
+    kept = {getattr(packet, name) for packet in KEPT for name in packet.overloads()}
+    core = {op: rule for op, rule in core_aten_decompositions().items() if op not in kept}
+    return {**get_decompositions(MORE), **core, **attention.DECOMPOSITIONS}
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """While tracing, plain ATen ops are what CPU tensors get: no mkldnn, no fused attention."""
+    mkldnn, fused = torch._C._get_mkldnn_enabled(), torch.backends.mha.get_fastpath_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(mkldnn)
+        torch.backends.mha.set_fastpath_enabled(fused)

@@ -1,0 +1,141 @@
+"""Whole training steps on a device: `step = train_step(model, loss_fn, optimizer, device="sim:0"); step(x, y)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+import umd_core as umd
+from umd_core.errors import InputCountError
+from umd_torch.graphs import Layout
+from umd_torch.handles import from_bytes
+from umd_torch.host import Bytes, copy_from
+from umd_torch.joint import LossFunction, Objective, StepLowering, batch_input, trace
+from umd_torch.memory import Region, aligned, regions
+from umd_torch.resident import Resident
+from umd_torch.runtime import in_layout
+from umd_torch.session import Session, session_for
+from umd_torch.settings import settings
+
+
+class Program:
+    """A step translated for one kind of batch.
+
+    Attributes:
+        command_buffer: forward, backward and update.
+        updated: names of the parameters that it updates.
+    """
+
+    def __init__(
+        self, session: Session, resident: Resident, objective: Objective, batch: Sequence[torch.Tensor]
+    ) -> None:
+        lowering = StepLowering(trace(objective, batch), resident.names, resident.updates())
+        lowering.run()
+        self._session, self._resident, self._step = session, resident, lowering.step
+        graph, self.updated = lowering.step.graph, lowering.step.updated
+        self.command_buffer = umd.translate(graph, caps=session.caps)
+        self._loaded = session.load(self.command_buffer)
+        sizes = {name: desc.byte_size for name, desc in graph.inputs.items() if name not in resident.regions}
+        self._places, self._size = regions(sizes)
+        self._loss = Region(aligned(self._size), self.command_buffer.outputs[0].byte_size)
+        self._slab = session.slab(self._loss.offset + self._loss.size)
+        self._loss_layout = Layout(lowering.loss_dtype, (), ())
+        self._bindings = [
+            *(self._places[n].of(self._slab) if n in sizes else resident.binding(n) for n in graph.inputs),
+            self._loss.of(self._slab),
+            *(resident.binding(name) for name in lowering.step.aliases),
+        ]
+
+    def __call__(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns the loss of one step: one write, one submission, one read."""
+        data: Bytes = np.zeros(self._size, np.uint8)
+        for position, layout in self._step.batch.items():
+            place = self._places[batch_input(position)]
+            copy_from(in_layout(batch[position], layout)[0], data, place.offset)
+        for name, value in self._resident.scalars():
+            if name in self._places:
+                offset = self._places[name].offset
+                data[offset : offset + 4].view(np.float32)[0] = value
+        self._session.write(self._slab, 0, data)
+        ticket = self._session.submit(self._loaded, self._bindings)
+        return from_bytes(
+            self._session.read(self._slab, self._loss.offset, self._loss.size, ticket), 0, self._loss_layout
+        )
+
+
+class TrainStep:
+    """Calls run one training step each: forward, backward and update as one program.
+
+    Parameters, buffers and optimizer state live on the device, and are there changed in place; `sync()` brings them
+    back. A step sends the batch, the learning rates and the step's number, and brings back the loss: one round trip.
+    A batch of another shape, another mode of the model (train, eval) or another setting of the optimizer makes another
+    program; another learning rate does not.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, loss_fn: LossFunction, optimizer: Optimizer, *, device: str | None = None
+    ) -> None:
+        self._session = session_for(settings({} if device is None else {"device": device}).device)
+        self._objective = Objective(model, loss_fn)
+        self._resident = Resident(self._session, self._objective, optimizer)
+        self._programs: dict[Any, Program] = {}
+
+    def __call__(self, *batch: torch.Tensor) -> torch.Tensor:
+        """Returns the loss, a 0-d CPU tensor, and leaves the model's update on the device.
+
+        The last of `batch` is the target, what comes before goes to the model.
+
+        Raises:
+            UnsupportedError: a node of the graph cannot run on the device, or the host's copy of the model was changed
+                while the device's was ahead.
+        """
+        if len(batch) < 2:
+            raise InputCountError("train_step", len(batch), 2, 1 << 10)
+        self._resident.check()
+        program = self.program(*batch)
+        loss = program(batch)
+        self._resident.note_step(program.updated)
+        return loss
+
+    def program(self, *batch: torch.Tensor) -> Program:
+        """Returns the program for batches of this kind, made at the first use."""
+        key = (*((t.dtype, t.shape, t.stride()) for t in batch), *self._mode(), *self._resident.key())
+        found = self._programs.get(key)
+        if found is None:
+            found = self._programs[key] = Program(self._session, self._resident, self._objective, batch)
+        return found
+
+    def _mode(self) -> tuple[Any, ...]:
+        """Returns what else the trace of the model depends on."""
+        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        modules = tuple([m.training for m in self._objective.modules()])
+        return cast, modules, tuple([p.requires_grad for p in self._objective.parameters()])
+
+    def sync(self) -> None:
+        """Brings parameters, buffers and optimizer state back into the model and the optimizer."""
+        self._resident.sync()
+
+    def load(self) -> None:
+        """Sends the model's and the optimizer's present values to the device, whose own are lost."""
+        self._resident.load()
+
+
+def train_step(
+    model: torch.nn.Module, loss_fn: LossFunction, optimizer: Optimizer, *, device: str | None = None
+) -> TrainStep:
+    """Returns a callable that runs one training step on a device: `loss = step(x, y)`.
+
+    Args:
+        model: on the CPU.
+        loss_fn: `loss_fn(model(x), y)` is one number.
+        optimizer: SGD, Adam or AdamW of torch.optim, over parameters of the model.
+        device: "sim:0", "grpc://host:port/sim:0"; UMD_DEVICE or the available device of highest priority without it.
+
+    Raises:
+        UnsupportedError: an optimizer or an option of it that is not there; it names those that are.
+    """
+    return TrainStep(model, loss_fn, optimizer, device=device)

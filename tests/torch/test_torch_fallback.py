@@ -1,0 +1,142 @@
+"""What the device cannot run: split off, counted, said once, refused when strict."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
+
+import umd_torch
+from umd_core.device import Caps
+from umd_core.dtypes import DType
+from umd_core.errors import UnsupportedError
+from umd_sim.device import SimDevice
+from umd_sim.options import Options
+from umd_torch import FallbackWarning, counters
+from umd_torch.session import Session
+
+SIM = {"device": "sim:0"}
+STRICT = {**SIM, "strict": True}
+
+
+def sorted_middle(x: torch.Tensor) -> torch.Tensor:
+    y = (x * 2).relu()
+    ordered = torch.sort(y, dim=1).values  # no lowering
+    return ordered.exp() + y
+
+
+def test_the_rest_runs_on_the_cpu_counted_and_said() -> None:
+    compiled = torch.compile(sorted_middle, backend="umd", options=SIM)
+    x = torch.randn(3, 4)
+    with pytest.warns(
+        FallbackWarning, match=r"aten\.sort.*test_torch_fallback\.py:\d+.*strict.*FallbackWarning"
+    ) as said:
+        torch.testing.assert_close(compiled(x), sorted_middle(x))
+    assert len(said) == 1
+    assert counters.fallbacks == {"aten.sort.default": 1}
+    assert counters.submissions == 2
+    compiled(x)
+    assert counters.fallbacks == {"aten.sort.default": 2}
+
+
+def test_an_op_is_said_once() -> None:
+    with pytest.warns(FallbackWarning):
+        torch.compile(sorted_middle, backend="umd", options=SIM)(torch.randn(3, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.compile(lambda v: v.sort().values + 1, backend="umd", options=SIM)(torch.randn(5))
+
+
+def test_strict_names_the_node_and_its_line() -> None:
+    with pytest.raises(BackendCompilerFailed) as caught:
+        torch.compile(sorted_middle, backend="umd", options=STRICT)(torch.randn(3, 4))
+    error = caught.value.inner_exception
+    assert isinstance(error, UnsupportedError)
+    facts = error.facts()
+    assert facts["op"] == "aten.sort.default"
+    assert facts["node"] == "sort"
+    assert "test_torch_fallback.py:" in facts["source"]
+    assert not counters.fallbacks
+
+
+def test_training_through_parts_on_the_cpu(plain: str) -> None:
+    layers = [nn.Linear(6, 8), nn.Linear(8, 3)]
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1])
+
+    def loss(f: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
+        hidden = layers[0](x).relu()
+        return (f(hidden) * layers[1](hidden).sum(1, keepdim=True)).sum()
+
+    function = lambda x: loss(lambda h: h.cumsum(1), x)  # noqa: E731
+    x = torch.randn(4, 6)
+    wanted = torch.autograd.grad(function(x), list(model.parameters()))
+    compiled = torch.compile(function, backend="umd", options={"device": plain})
+    with pytest.warns(FallbackWarning, match="cumsum"):
+        result = compiled(x)
+    got = torch.autograd.grad(result, list(model.parameters()))
+    for mine, theirs in zip(got, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_types_that_the_device_does_not_know() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(torch.fft.fft(x + 1)).sum(-1) * 2
+
+    x = torch.randn(8)
+    with pytest.warns(FallbackWarning) as said:
+        got = torch.compile(function, backend="umd", options=SIM)(x)
+    assert {str(w.message).partition(" ")[0] for w in said} == {"aten._fft_r2c.default", "aten.view_as_real.default"}
+    torch.testing.assert_close(got, function(x))
+
+
+def test_dropout_on_the_cpu_draws_what_torch_draws() -> None:
+    model = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5), nn.Linear(5, 5))
+    x = torch.randn(4, 5)
+    torch.manual_seed(7)
+    wanted = model(x)
+    compiled = torch.compile(model, backend="umd", options=SIM)
+    torch.manual_seed(7)
+    with pytest.warns(FallbackWarning, match="dropout"):
+        torch.testing.assert_close(compiled(x), wanted)
+
+
+def test_a_graph_with_nothing_for_the_device() -> None:
+    with pytest.warns(FallbackWarning, match="sort"):
+        result = torch.compile(lambda x: x.sort().indices, backend="umd", options=SIM)(torch.tensor([3.0, 1.0, 2.0]))
+    assert result.tolist() == [1, 2, 0]
+    assert counters.submissions == 0
+
+
+class _Poor(SimDevice):
+    """A simulator without tanh, decomposed or not."""
+
+    def caps(self) -> Caps:
+        full = super().caps()
+        kernels: dict[str, frozenset[tuple[DType, ...]] | None] = dict(full.kernels)
+        del kernels["elementwise_tanh_kernel"]
+        return dataclasses.replace(full, kernels=kernels)
+
+
+@pytest.fixture
+def poor(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    device = _Poor(Options())
+    monkeypatch.setitem(umd_torch.session._SESSIONS, "poor:0", Session("poor:0", device))
+    yield "poor:0"
+    device.close()
+
+
+def test_a_kernel_that_the_device_lacks(poor: str) -> None:
+    function = lambda x: (x + 1).tanh() * x.tanh()  # noqa: E731
+    x = torch.randn(4)
+    with pytest.warns(FallbackWarning, match="aten.tanh.*does not have it"):
+        got = torch.compile(function, backend="umd", options={"device": poor})(x)
+    torch.testing.assert_close(got, function(x))
+    assert counters.fallbacks == {"aten.tanh.default": 2}
+    with pytest.raises(BackendCompilerFailed, match="tanh"):
+        torch.compile(lambda v: v.tanh(), backend="umd", options={"device": poor, "strict": True})(x)

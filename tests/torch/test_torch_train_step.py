@@ -1,0 +1,249 @@
+"""train_step beside torch's own optimizers: losses, parameters, state, round trips."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from umd_core.errors import InputCountError, ShapeError, UnsupportedError
+from umd_torch import TrainStep, counters, train_step
+from umd_torch.digits import Net
+
+Optimizer = Callable[[Any], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "decay": lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "dampened": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, dampening=0.3, weight_decay=0.01),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adam_decay": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "ascent": lambda p: torch.optim.SGD(p, lr=0.001, maximize=True),
+}  # fmt: skip
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 3))
+
+
+def batch(rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(rows, 5), torch.randint(0, 3, (rows,))
+
+
+def torch_step(model: nn.Module, optimizer: torch.optim.Optimizer, *data: torch.Tensor) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(*data[:-1]), data[-1])
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def assert_same_state(mine: Any, theirs: Any, models: tuple[nn.Module, nn.Module]) -> None:
+    """Asserts that parameters, buffers and optimizer states agree."""
+    for a, b in zip(models[0].state_dict().values(), models[1].state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert mine.state[a].keys() == theirs.state[b].keys()
+        for name, value in theirs.state[b].items():
+            torch.testing.assert_close(mine.state[a][name], value, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("device", ["sim:0", "plain"])
+def test_steps_beside_torch(name: str, device: str, plain: str) -> None:
+    model = network()
+    reference = copy.deepcopy(model)
+    mine, theirs = OPTIMIZERS[name](model.parameters()), OPTIMIZERS[name](reference.parameters())
+    step = train_step(model, functional.cross_entropy, mine, device=plain if device == "plain" else device)
+    for _ in range(6):
+        data = batch()
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data), rtol=1e-5, atol=1e-6)
+    step.sync()
+    assert_same_state(mine, theirs, (model, reference))
+    torch_step(model, mine, *data)  # torch goes on from what came back
+    torch_step(reference, theirs, *data)
+    assert_same_state(mine, theirs, (model, reference))
+
+
+def test_a_step_is_one_submission_and_one_round_trip(plain: str) -> None:
+    model = Net()
+    step = train_step(model, functional.cross_entropy, torch.optim.AdamW(model.parameters()), device=plain)
+    data = torch.randn(4, 1, 8, 8), torch.randint(0, 10, (4,))
+    step(*data)
+    counters.reset()
+    step(*data)
+    assert (counters.submissions, counters.round_trips, counters.programs) == (1, 1, 0)
+    assert counters.bytes_down == 4
+    assert counters.bytes_up == 4 * 64 * 4 + 64 + 64 + 4  # images, labels, learning rate, number of the step
+
+
+def test_the_learning_rate_changes_without_a_new_program(plain: str) -> None:
+    model = network()
+    reference = copy.deepcopy(model)
+    mine, theirs = OPTIMIZERS["momentum"](model.parameters()), OPTIMIZERS["momentum"](reference.parameters())
+    schedules = [torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (mine, theirs)]
+    step = train_step(model, functional.cross_entropy, mine, device=plain)
+    data = batch()
+    for _ in range(4):
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data))
+        for schedule in schedules:
+            schedule.step()
+    assert counters.programs == 1
+    mine.param_groups[0]["weight_decay"] = theirs.param_groups[0]["weight_decay"] = 0.2
+    for _ in range(2):
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data))
+    assert counters.programs == 2
+
+
+def test_parameter_groups_and_other_batch_sizes() -> None:
+    model = network()
+    reference = copy.deepcopy(model)
+
+    def groups(network: nn.Module) -> torch.optim.Optimizer:
+        first, last = network[0], network[2]
+        return torch.optim.AdamW(
+            [{"params": first.parameters(), "lr": 0.02, "weight_decay": 0.0}, {"params": last.parameters()}], lr=0.001
+        )
+
+    mine, theirs = groups(model), groups(reference)
+    step = train_step(model, functional.cross_entropy, mine, device="sim:0")
+    for rows in (8, 3, 8, 1, 3):
+        data = batch(rows)
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data), rtol=1e-5, atol=1e-6)
+    assert counters.programs == 3
+    step.sync()
+    assert_same_state(mine, theirs, (model, reference))
+
+
+def test_batch_norm_changes_its_buffers_on_the_device() -> None:
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    reference = copy.deepcopy(model)
+    mine, theirs = OPTIMIZERS["momentum"](model.parameters()), OPTIMIZERS["momentum"](reference.parameters())
+    step = train_step(model, functional.cross_entropy, mine, device="sim:0")
+    for _ in range(3):
+        data = batch()
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data), rtol=1e-4, atol=1e-5)
+    step.sync()
+    for a, b in zip(model.buffers(), reference.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    model.eval(), reference.eval()
+    data = batch()
+    torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data), rtol=1e-4, atol=1e-5)
+
+
+class TiedNet(nn.Module):
+    """Two names for one weight, a frozen parameter, and one that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5, bias=False)
+        self.second.weight = self.first.weight
+        self.scale = nn.Parameter(torch.full((5,), 2.0), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.second(torch.tanh(self.first(x))) * self.scale
+        return result
+
+
+def test_tied_frozen_and_unused_parameters() -> None:
+    model = TiedNet()
+    reference = copy.deepcopy(model)
+    mine, theirs = OPTIMIZERS["adam_decay"](model.parameters()), OPTIMIZERS["adam_decay"](reference.parameters())
+    step = train_step(model, functional.cross_entropy, mine, device="sim:0")
+    for _ in range(3):
+        data = batch()
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data), rtol=1e-5, atol=1e-6)
+    step.sync()
+    assert model.second.weight is model.first.weight
+    assert_same_state(mine, theirs, (model, reference))
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+def test_training_goes_on_from_the_optimizer_s_state(name: str) -> None:
+    model = network()
+    reference = copy.deepcopy(model)
+    mine, theirs = OPTIMIZERS[name](model.parameters()), OPTIMIZERS[name](reference.parameters())
+    for _ in range(3):
+        data = batch()
+        torch_step(model, mine, *data), torch_step(reference, theirs, *data)
+    step = train_step(model, functional.cross_entropy, mine, device="sim:0")
+    for _ in range(3):
+        data = batch()
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data), rtol=1e-5, atol=1e-6)
+    step.sync()
+    assert_same_state(mine, theirs, (model, reference))
+
+
+def made(model: nn.Module) -> TrainStep:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return train_step(model, functional.cross_entropy, optimizer, device="sim:0")
+
+
+def test_a_change_on_the_host_is_sent_after_a_sync_and_refused_before() -> None:
+    model = network()
+    step, data = made(model), batch()
+    step(*data)
+    step.sync()
+    with torch.no_grad():
+        model[0].weight.zero_()
+    wanted = functional.cross_entropy(model(data[0]), data[1])
+    torch.testing.assert_close(step(*data), wanted.detach())
+    with torch.no_grad():
+        model[0].weight.fill_(0.5)
+    with pytest.raises(UnsupportedError, match=r"0\.weight.*sync\(\).*load\(\)"):
+        step(*data)
+    step.load()
+    wanted = functional.cross_entropy(model(data[0]), data[1])
+    torch.testing.assert_close(step(*data), wanted.detach())
+
+
+def test_sync_without_a_step_changes_nothing() -> None:
+    model = network()
+    before = copy.deepcopy(model.state_dict())
+    made(model).sync()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (lambda p: torch.optim.RMSprop(p), "RMSprop.*SGD, Adam, AdamW"),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad"),
+        (lambda p: torch.optim.SGD([*p, nn.Parameter(torch.zeros(1))], lr=1.0), "does not have"),
+        (lambda p: torch.optim.SGD(p, lr=1.0, differentiable=True), "differentiable"),
+    ],
+    ids=["class", "option", "stranger", "differentiable"],
+)
+def test_optimizers_that_are_not_there(optimizer: Optimizer, message: str) -> None:
+    model = network()
+    with pytest.raises(UnsupportedError, match=message):
+        train_step(model, functional.cross_entropy, optimizer(list(model.parameters())), device="sim:0")
+
+
+def test_losses_and_nodes_that_are_not_there() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ShapeError, match="single number"):
+        train_step(model, lambda out, y: out, optimizer, device="sim:0")(*batch())
+    with pytest.raises(InputCountError):
+        made(model)(batch()[0])
+    dropout = nn.Sequential(nn.Linear(5, 3), nn.Dropout())
+    with pytest.raises(UnsupportedError, match=r"dropout|bernoulli|rand") as caught:
+        made(dropout)(*batch())
+    assert caught.value.facts()["node"]
+
+
+def test_the_model_s_source_line_is_in_the_program() -> None:
+    model = TiedNet()
+    program = made(model).program(*batch())
+    sources = {entry.source for entry in program.command_buffer.debug}
+    assert any("test_torch_train_step.py" in source for source in sources)
