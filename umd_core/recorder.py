@@ -267,7 +267,7 @@ class Recorder:
         if is_dense(view):
             size = view.size * view.dtype.size
             source = (view.buffer, READ, view.offset * view.dtype.size, size)
-            self.steps.append(CopyBytes((( out.buffer, WRITE, 0, size), source), True))
+            self.steps.append(CopyBytes(((out.buffer, WRITE, 0, size), source), True))
             return out
         return self.copy(view, out)
 
@@ -403,9 +403,7 @@ class Recorder:
             if empty:  # its strides do not matter, and those of huge neighbours may be beyond any number
                 low, high, strides = 0, -1, (0,) * len(strides)
             size = box.dtype.size
-            refs.append(
-                (view.buffer, _ACCESS[box.operand.access], (view.offset + low) * size, (high - low + 1) * size)
-            )
+            refs.append((view.buffer, _ACCESS[box.operand.access], (view.offset + low) * size, (high - low + 1) * size))
             flat.append(-low)
             flat += strides
         flat += fields

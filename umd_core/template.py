@@ -260,9 +260,7 @@ class OpTemplate:
         allowed = self.types.get(spec.type)
         if allowed is None:
             if dtype is not BY_NAME[spec.type]:
-                raise DTypeError(
-                    self.name, f"is {dtype}", input=spec.name, got=dtype.name, allowed=(spec.type,)
-                )
+                raise DTypeError(self.name, f"is {dtype}", input=spec.name, got=dtype.name, allowed=(spec.type,))
             return
         bound = call.types.setdefault(spec.type, dtype)
         if dtype not in allowed:

@@ -109,7 +109,7 @@ def _loop(model: Net, called: Network) -> Training:
     def step(batch: Digits) -> float:
         update.zero_grad()
         loss = functional.cross_entropy(called(batch.images), batch.labels)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types there
+        loss.backward()
         update.step()
         return loss.item()
 

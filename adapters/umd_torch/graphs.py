@@ -194,7 +194,7 @@ class Lowering:
             raise UnsupportedError("there is no lowering for it")
         promised = promises(node, self._bound)
         self._builder.at(node.name, source_line(node), promised)
-        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._argument)  # type: ignore[misc]
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._argument)
         result = emitter(self._builder, *args, **kwargs)
         several = result if isinstance(result, tuple) and not isinstance(result, Value) else (result,)
         for value, promise in zip(several, promised, strict=False):

@@ -28,8 +28,8 @@ class DeviceTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, slab: Slab, offset: int, size: int, layout: Layout) -> DeviceTensor:
-        handle: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]  # private, gated
-            cls, layout.shape, strides=layout.strides, dtype=layout.dtype, device="cpu"
+        handle: DeviceTensor = torch.Tensor._make_wrapper_subclass(
+            cls, layout.shape, strides=layout.strides, dtype=layout.dtype, device=torch.device("cpu")
         )
         handle.held, handle.at, handle.size_in_bytes, handle.lies = slab, offset, size, layout
         counters.handles += 1
@@ -48,13 +48,13 @@ class DeviceTensor(torch.Tensor):
         counters.materialised += 1
         return from_bytes(self.held.session.read(self.held, self.at, self.size_in_bytes), 0, self.lies)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch's has no types
         return f"DeviceTensor({list(self.lies.shape)}, {self.lies.dtype}, on {self.held.session.name})"
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # torch's own idiom
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch's own stub lacks the class and the function
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is torch.ops.aten.detach.default:

@@ -21,7 +21,7 @@ def byte_count(tensor: torch.Tensor) -> int:
 
 def array_at(pointer: int, size: int) -> Bytes:
     """Returns `size` bytes of memory as an array. It does not keep the memory alive: the caller does."""
-    return np.frombuffer((ctypes.c_ubyte * size).from_address(pointer), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer))
 
 
 def copy_from(tensor: torch.Tensor, target: Bytes, offset: int) -> None:

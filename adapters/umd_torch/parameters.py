@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,10 +30,15 @@ class Entry:
 
     __slots__ = ("binding", "mark", "offset", "size", "slab", "storage", "version")
 
-    def __init__(self, storage: StorageWeakRef, slab: Slab, offset: int, size: int) -> None:
-        self.storage, self.slab, self.offset, self.size = storage, slab, offset, size
-        self.binding = Binding(slab.buffer, offset, size)
+    def __init__(self, tensor: torch.Tensor, slab: Slab, offset: int) -> None:
+        self.storage: Any = StorageWeakRef(tensor.untyped_storage())
+        self.slab, self.offset, self.size = slab, offset, byte_count(tensor)
+        self.binding = Binding(slab.buffer, offset, self.size)
         self.version, self.mark = -2, b""
+
+    def gone(self) -> bool:
+        """Returns whether nobody holds the tensor's storage any more."""
+        return bool(self.storage.expired())
 
 
 class Parameters:
@@ -74,7 +79,7 @@ class Parameters:
         return [(e if isinstance(e, Entry) else self._entries[e]).binding for e in entries]
 
     def _key(self, tensor: torch.Tensor) -> Key:
-        return (tensor.untyped_storage()._cdata, tensor.storage_offset(), byte_count(tensor))
+        return (int(tensor.untyped_storage()._cdata), int(tensor.storage_offset()), byte_count(tensor))
 
     def _is_stale(self, entry: Entry, tensor: torch.Tensor) -> bool:
         version = version_of(tensor)
@@ -92,7 +97,7 @@ class Parameters:
         slab = self._session.slab(sum(aligned(byte_count(t)) for t in fresh.values()))
         offset, placed = 0, []
         for key, tensor in fresh.items():
-            entry = Entry(StorageWeakRef(tensor.untyped_storage()), slab, offset, byte_count(tensor))
+            entry = Entry(tensor, slab, offset)
             self._entries[key] = entry
             placed.append((entry, tensor))
             offset += aligned(entry.size)
@@ -123,5 +128,5 @@ class Parameters:
 
     def sweep(self) -> None:
         """Forgets the copies of storages that are gone."""
-        for key in [key for key, entry in self._entries.items() if entry.storage.expired()]:
+        for key in [key for key, entry in self._entries.items() if entry.gone()]:
             del self._entries[key]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import _get_qualified_name
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -111,7 +112,7 @@ class _Support(OperatorSupportBase):
         return node.op == "call_function" and node.name not in self._refused
 
 
-_NO_WORK = [fx.passes.infra.partitioner._get_qualified_name(target) for target in (*layout.VIEWS, *creation.TABLE)]
+_NO_WORK = [_get_qualified_name(target) for target in (*layout.VIEWS, *creation.TABLE)]
 
 
 class Part(torch.nn.Module):
@@ -206,7 +207,7 @@ def _reason(error: UmdError) -> str:
 def _kept(module: fx.GraphModule, roles: Roles) -> Callable[[fx.Node, fx.GraphModule], frozenset[int]]:
     """Returns what tells the results of a part that only other parts, or the backward graph, need."""
     returned = module.graph.output_node().args[0]
-    visible = {n for i, n in enumerate(returned) if i not in roles.resident}  # type: ignore[arg-type, union-attr]
+    visible = {n for i, n in enumerate(returned) if i not in roles.resident}  # type: ignore[arg-type]
     output = module.graph.output_node()
 
     def stays(node: fx.Node) -> bool:

@@ -78,7 +78,7 @@ class Executable:
 
     def _tensors(self, arguments: Sequence[Any]) -> list[tuple[torch.Tensor, bool]]:
         """Returns a tensor per input in the program's layout, and whether it is the caller's own."""
-        result = []
+        result: list[tuple[torch.Tensor, bool]] = []
         for argument in self._arguments:
             tensor = argument.tensor if argument.tensor is not None else arguments[argument.position]
             if isinstance(tensor, DeviceTensor):

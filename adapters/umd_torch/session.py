@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,18 @@ _KEPT_BYTES = 1 << 28
 _WRAPPED = 1024
 
 
+class HostedDevice(Device, Protocol):
+    """What the adapter needs of a device beside the protocol that every backend fulfils."""
+
+    def drop(self, *buffers: Buffer) -> None:
+        """Frees buffers soon; callable from a finalizer."""
+        ...
+
+    def wrap(self, array: Any) -> Buffer:
+        """Returns a buffer over host memory. Asked of devices with the flag "map" only."""
+        ...
+
+
 class Session:
     """One open device.
 
@@ -36,7 +48,7 @@ class Session:
         parameters: the copies of parameters and buffers that it holds.
     """
 
-    def __init__(self, name: str, device: Device) -> None:
+    def __init__(self, name: str, device: HostedDevice) -> None:
         self.name, self.device = name, device
         self.caps = device.caps()
         self.maps = "map" in self.caps.flags
@@ -135,7 +147,7 @@ def session_for(name: str) -> Session:
     with _LOCK:
         found = _SESSIONS.get(name)
         if found is None:
-            found = _SESSIONS[name] = Session(name, umd.open_device(name))
+            found = _SESSIONS[name] = Session(name, cast("HostedDevice", umd.open_device(name)))
         return found
 
 

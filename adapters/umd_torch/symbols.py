@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]  # it has no types
 import torch
 
 from umd_core.errors import UnsupportedError
@@ -41,7 +41,7 @@ def bind(examples: Mapping[int, Any], arguments: Any) -> dict[sympy.Symbol, int]
     Raises:
         UnsupportedError: an argument is not a symbol itself but an expression of some.
     """
-    bound = {}
+    bound: dict[sympy.Symbol, int] = {}
     for position, example in examples.items():
         symbol = example.node.expr
         if not isinstance(symbol, sympy.Symbol):

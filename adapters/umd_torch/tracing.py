@@ -15,7 +15,7 @@ from umd_torch import attention
 
 aten = torch.ops.aten
 
-KEPT = (
+KEPT: tuple[Any, ...] = (
     aten._log_softmax_backward_data, aten._softmax_backward_data, aten.embedding_dense_backward, aten.gelu_backward,
     aten.native_batch_norm_backward, aten.native_layer_norm_backward, aten.sigmoid_backward, aten.tanh_backward,
     aten.threshold_backward, aten.avg_pool2d_backward, aten.detach, aten._scaled_dot_product_flash_attention_for_cpu,
@@ -31,9 +31,11 @@ MORE = (aten.linalg_vector_norm, aten._native_batch_norm_legit, aten.native_batc
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns torch's core decompositions without those in KEPT, those of MORE, and those of fused attention layers."""
-    kept = {getattr(packet, name) for packet in KEPT for name in packet.overloads()}
-    core = {op: rule for op, rule in core_aten_decompositions().items() if op not in kept}
-    return {**get_decompositions(MORE), **core, **attention.DECOMPOSITIONS}
+    table: dict[Any, Any] = {**get_decompositions(MORE), **core_aten_decompositions()}
+    for packet in KEPT:
+        for name in packet.overloads():
+            table.pop(getattr(packet, name), None)
+    return {**table, **attention.DECOMPOSITIONS}
 
 
 @contextlib.contextmanager

@@ -173,7 +173,7 @@ def epsilon(dtype: Any) -> float:
 
 def limits_of(dtype: Any) -> Any:
     """Returns the limits of a float type, bfloat16 among them."""
-    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return ml_dtypes.finfo(dtype)
 
 
 def check_floats(got: Array, want: Any, tolerance: float = 4.0) -> None:

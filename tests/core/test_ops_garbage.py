@@ -1,4 +1,4 @@
-"""Every op, given inputs and attributes at random: it computes, or it refuses with a typed error; never anything else."""
+"""Every op, given inputs and attributes at random, translates or refuses with a typed error; it does nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ FEW = st.lists(NUMBERS, max_size=6)
 KINDS: dict[str, st.SearchStrategy[Any]] = {
     "int": NUMBERS, "bool": st.sampled_from([0, 1, 2, True, "false"]), "ints": FEW,
     "float": st.one_of(st.floats(), st.sampled_from(["1e3", "", "x"])),
-    "number": st.one_of(st.floats(), NUMBERS, st.sampled_from(["1", "-inf", "x"])), "floats": st.lists(st.floats(), max_size=3),
+    "number": st.one_of(st.floats(), NUMBERS, st.sampled_from(["1", "-inf", "x"])),
+    "floats": st.lists(st.floats(), max_size=3),
     "string": st.sampled_from(["", "none", "SAME_UPPER"]), "strings": st.lists(st.text(max_size=3), max_size=2),
     "dtype": st.sampled_from(["f32", 1, 16, "torch.int8", "complex64", 99, None]),
     "tensor": st.sampled_from([np.zeros(1), np.ones((1, 1), np.int8), np.zeros(2), np.array("x"), 3]),

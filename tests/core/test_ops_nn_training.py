@@ -76,7 +76,7 @@ def torch_losses() -> tuple[list[float], dict[str, Any]]:
         y = torch.nn.functional.max_pool2d(y, 2).flatten(1)
         loss = torch.nn.functional.cross_entropy(y @ p["v"] + p["c"], labels)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return losses, {name: value.detach().numpy() for name, value in p.items()}

@@ -117,6 +117,9 @@ def test_every_kernel_and_type(name: str, dtype: DType, spatial: int) -> None:
         geometry(spatial, inputs=small, channels=(12, 2), kernel=2, pad=0),
         geometry(spatial, inputs=small, kernel=3, pad=-1),
         geometry(spatial, inputs=small, kernel=0, output=2),
+        geometry(spatial, inputs=small, stride=0, output=3),
+        geometry(spatial, inputs=small, dilation=0, output=2, stride=2),
+        geometry(spatial, inputs=small, stride=HUGE, output=2),
     )):  # fmt: skip
         check(name, dtype, parameters, seed)
 

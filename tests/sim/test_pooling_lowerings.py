@@ -102,6 +102,7 @@ def test_every_kernel_and_type(name: str, dtype: DType, spatial: int) -> None:
     cases: list[Axis] = [
         (3, 2, 6, 2, 1, 0), (4, 3, 6, 1, 1, 0), (3, 3, 6, 2, 1, 1), (2, 2, 6, 2, 3, 1), (1, 6, 6, 1, 1, 0),
         (3, 4, 5, 1, 1, 4), (2, 3, 0, 1, 1, 1), (2, 0, 3, 1, 1, 0), (0, 2, 3, 1, 1, 0), (2, 9, 4, 1, 1, 3),
+        (1, 3, 4, 1, 0, 0), (3, 2, 4, 0, 1, 0), (2, 4, 3, 0, 1, 1), (1, 4, 3, 2, 0, -1),
     ]  # fmt: skip
     for seed, axis in enumerate(cases):
         for ends in (None, [1] * spatial) if name.startswith("average") else (None,):

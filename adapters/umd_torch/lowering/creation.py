@@ -38,9 +38,9 @@ def _always(value: Number) -> Emitter:
 def _range(b: Builder, start: Number, step: Number) -> Value:
     count = b.shape[0]
     if count <= MAX_CONSTANT:
-        kind = np.int64 if b.dtype.is_integer else np.float64
-        values = np.asarray(start, kind) + np.arange(count, dtype=kind) * np.asarray(step, kind)
-        return b.constant(values.astype(b.dtype.numpy))
+        steps = np.arange(count, dtype=np.int64)
+        exact = start + steps * step if b.dtype.is_integer else float(start) + steps * float(step)
+        return b.constant(np.asarray(exact).astype(b.dtype.numpy))
     if not b.dtype.is_integer:
         ramp = b.cast(_range_op(b, 0, 1, count, dtypes.int64), b.dtype)
         return b.op("Add", b.op("Mul", ramp, b.scalar(step, b.dtype)), b.scalar(start, b.dtype))

@@ -263,7 +263,7 @@ def _both(name: str, emitter: Emitter) -> Table:
 TABLE: Table = {
     **{getattr(aten, name).default: unary(op) for name, op in _UNARY.items()},
     **{getattr(aten, name).default: _same_or(op) for name, op in _ROUNDING.items()},
-    **functools.reduce(lambda t, item: t | _both(item[0], _compare(item[1])), _COMPARISONS.items(), {}),
+    **{k: v for name, op in _COMPARISONS.items() for k, v in _both(name, _compare(op)).items()},
     **_both("add", _combine("Add", "Or")),
     **_both("sub", _combine("Sub")),
     **_both("mul", _combine("Mul", "And")),

@@ -97,12 +97,12 @@ class _Places(NamedTuple):
 
     Attributes:
         axes: the indexed axes.
-        index: row-major position within those axes, of the index tensors' common shape.
+        place: row-major position within those axes, of the index tensors' common shape.
         front: whether the index axes come first in the result rather than where the indexed axes were.
     """
 
     axes: tuple[int, ...]
-    index: Value
+    place: Value
     front: bool
 
 
@@ -142,11 +142,11 @@ def _flattened(b: Builder, x: Value, places: _Places) -> tuple[Value, list[int]]
 def _index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
     places = _places(b, x, indices)
     if len(places.axes) == 1:
-        return b.op("Gather", x, places.index, axis=places.axes[0])
+        return b.op("Gather", x, places.place, axis=places.axes[0])
     flat, _ = _flattened(b, x, places)
-    picked = b.op("Gather", flat, places.index, axis=0)
+    picked = b.op("Gather", flat, places.place, axis=0)
     lead = 0 if places.front else places.axes[0]
-    rank, wide = places.index.rank, picked.rank
+    rank, wide = places.place.rank, picked.rank
     return b.transpose(picked, [*range(rank, rank + lead), *range(rank), *range(rank + lead, wide)])
 
 
@@ -158,12 +158,12 @@ def _index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Va
     places = _places(b, x, indices)
     flat, order = _flattened(b, x, places)
     lead = 0 if places.front else places.axes[0]
-    rank, rest = places.index.rank, flat.shape[1:]
-    wanted = (*rest[:lead], *places.index.shape, *rest[lead:])
+    rank, rest = places.place.rank, flat.shape[1:]
+    wanted = (*rest[:lead], *places.place.shape, *rest[lead:])
     wide = b.expand(values, wanted)
     updates = b.transpose(wide, [*range(lead, lead + rank), *range(lead), *range(lead + rank, len(wanted))])
-    count = math.prod(places.index.shape)
-    column = b.reshape(places.index, (count, *(1,) * len(rest)))
+    count = math.prod(places.place.shape)
+    column = b.reshape(places.place, (count, *(1,) * len(rest)))
     reduction = "add" if accumulate else None
     updates = b.reshape(updates, (count, *rest))
     done = b.op("ScatterElements", flat, b.expand(column, updates.shape), updates, axis=0, reduction=reduction)
