@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from umd_core import dtypes
 from umd_core.dtypes import DType
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import (
     Attribute,
     Call,
@@ -16,6 +16,7 @@ from umd_core.template import (
     broadcast_shape,
     same_shape,
 )
+from umd_core.views import View
 
 
 def expression(kernel: str) -> Emit:

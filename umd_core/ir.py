@@ -19,6 +19,7 @@ Attributes = Mapping[str, Any]
 
 MAX_RANK = 8
 MAX_ELEMENTS = 2**63 - 1
+MAX_BYTES = 2**62 - 1
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -55,7 +56,7 @@ class TensorDesc:
         Raises:
             DTypeError: unknown element type.
             ShapeError: a negative extent, or strides of another rank.
-            LimitError: rank above 8, or 2^63 elements or more.
+            LimitError: rank above 8, 2^63 elements or more, or 2^62 bytes or more.
         """
         self.dtype = dtype if type(dtype) is DType else to_dtype(dtype)
         self.shape = extents = tuple(map(int, shape))
@@ -69,8 +70,11 @@ class TensorDesc:
             raise LimitError("rank", len(extents), MAX_RANK)
         if extents and min(extents) < 0:
             raise ShapeError("TensorDesc", f"negative extent in {list(extents)}", shapes=[extents])
-        if math.prod(extents) > MAX_ELEMENTS:
-            raise LimitError("element count", math.prod(extents), MAX_ELEMENTS)
+        count = math.prod(extents)
+        if count > MAX_ELEMENTS:
+            raise LimitError("element count", count, MAX_ELEMENTS)
+        if count * self.dtype.size > MAX_BYTES:
+            raise LimitError("tensor size in bytes", count * self.dtype.size, MAX_BYTES)
         self.key = (self.dtype.code, extents, self.strides, element_offset)
 
     def _check_layout(self, element_offset: int) -> None:

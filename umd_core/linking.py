@@ -13,7 +13,8 @@ from umd_core.ir import Array, Graph, Node, Output, TensorDesc, contiguous_strid
 from umd_core.kernels import safety
 from umd_core.ops import OPS
 from umd_core.recipes import Recipe, Recipes
-from umd_core.recorder import CopyBytes, Launch, Recorder, Step, View, is_dense
+from umd_core.recorder import CopyBytes, Launch, Recorder, Step
+from umd_core.views import View, is_dense
 
 BufferRef = tuple[int, int, int, int]
 """(buffer, access, byte offset, byte length)"""

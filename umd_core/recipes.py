@@ -9,7 +9,8 @@ from umd_core.decompositions import DECOMPOSITIONS
 from umd_core.errors import UmdError
 from umd_core.ir import Array, TensorDesc
 from umd_core.ops import op_template
-from umd_core.recorder import Recorder, Step, Supports, View
+from umd_core.recorder import Recorder, Step, Supports
+from umd_core.views import View
 
 CAPACITY = 65536
 """Entries that a cache holds before it is emptied."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from umd_core.dtypes import DType, float32, float64
 from umd_core.ir import contiguous_strides
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
+from umd_core.views import View
 
 
 def split_axis(view: View, axis: int, outer: int) -> View:

@@ -20,7 +20,8 @@ from umd_core.errors import AttributeValueError, DTypeError, InputCountError, Sh
 from umd_core.ir import Array, TensorDesc
 
 if TYPE_CHECKING:
-    from umd_core.recorder import Recorder, View
+    from umd_core.recorder import Recorder
+    from umd_core.views import View
 
 Shape = tuple[int, ...]
 MANY = 1 << 30

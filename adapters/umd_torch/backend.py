@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
-from torch._guards import TracingContext
 
 from umd_core.errors import AttributeValueError
 from umd_torch.compiled import CompiledGraph, boxed
 from umd_torch.runtime import Roles
 from umd_torch.session import session_for
 from umd_torch.settings import settings
+from umd_torch.torch_private import TracingContext, aot_autograd, check_version, unroll_recurrent_layers
 from umd_torch.tracing import decompositions, tracing
 
-torch._dynamo.config.allow_rnn = True
-"""Dynamo traces recurrent layers only with this, and it does so before it asks the backend."""
+check_version()
+unroll_recurrent_layers()
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 

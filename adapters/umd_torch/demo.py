@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,7 +88,7 @@ def falls(losses: list[float]) -> bool:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[str]:
+def served() -> Generator[str]:
     """Yields the address of `umd serve` in another process, which ends with the block.
 
     Raises:

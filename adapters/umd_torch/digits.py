@@ -50,10 +50,9 @@ def load() -> tuple[Digits, Digits]:
     """Returns 1,437 digits to train with and 360 to test with, the same in every run."""
     from sklearn.datasets import load_digits  # noqa: PLC0415  # takes a second, and only this needs it
 
-    data = load_digits()
-    images = torch.tensor(data.images, dtype=torch.float32).reshape(-1, 1, 8, 8)
-    images = (images - MEAN) / DEVIATION
-    labels = torch.tensor(data.target, dtype=torch.int64)
+    pixels, classes = load_digits(return_X_y=True)
+    images = (torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) - MEAN) / DEVIATION
+    labels = torch.tensor(classes, dtype=torch.int64)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     held = len(labels) // 5
     test, train = order[:held], order[held:]

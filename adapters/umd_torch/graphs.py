@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from umd_core.errors import InternalError, UmdError, UnsupportedError
 from umd_core.ir import Graph, TensorDesc, contiguous_strides
 from umd_torch.builder import Builder, Promise, Value, from_torch
 from umd_torch.lowering import LOWERINGS
 from umd_torch.symbols import Bound, evaluate, is_symbolic
+from umd_torch.torch_private import map_aggregate, unset_fake_temporarily
 
 MAX_CONSTANT = 1 << 16
 """Bytes up to which a tensor that the graph holds becomes part of the program."""
@@ -194,10 +194,9 @@ class Lowering:
             raise UnsupportedError("there is no lowering for it")
         promised = promises(node, self._bound)
         self._builder.at(node.name, source_line(node), promised)
-        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._argument)
+        args, kwargs = map_aggregate((node.args, node.kwargs), self._argument)
         result = emitter(self._builder, *args, **kwargs)
-        several = result if isinstance(result, tuple) and not isinstance(result, Value) else (result,)
-        for value, promise in zip(several, promised, strict=False):
+        for value, promise in zip((result,) if isinstance(result, Value) else result, promised, strict=False):
             if value is not None and (value.shape != promise.shape or value.dtype is not promise.dtype):
                 raise InternalError(
                     f"{node.target} became {value.dtype}{list(value.shape)}, torch promised "

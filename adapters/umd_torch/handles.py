@@ -27,7 +27,7 @@ class DeviceTensor(torch.Tensor):
     lies: Layout
 
     @staticmethod
-    def __new__(cls, slab: Slab, offset: int, size: int, layout: Layout) -> DeviceTensor:
+    def __new__(cls: type[DeviceTensor], slab: Slab, offset: int, size: int, layout: Layout) -> DeviceTensor:
         handle: DeviceTensor = torch.Tensor._make_wrapper_subclass(
             cls, layout.shape, strides=layout.strides, dtype=layout.dtype, device=torch.device("cpu")
         )
@@ -60,8 +60,8 @@ class DeviceTensor(torch.Tensor):
         if func is torch.ops.aten.detach.default:
             original = args[0]
             return cls(original.held, original.at, original.size_in_bytes, original.lies)
-        args, kwargs = pytree.tree_map_only(DeviceTensor, DeviceTensor.materialise, (tuple(args), dict(kwargs or {})))
-        return func(*args, **kwargs)
+        plain: Any = pytree.tree_map_only(DeviceTensor, DeviceTensor.materialise, (tuple(args), dict(kwargs or {})))
+        return func(*plain[0], **plain[1])
 
 
 def from_bytes(source: Bytes, offset: int, layout: Layout) -> torch.Tensor:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd import descriptors
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 
@@ -19,6 +17,7 @@ from umd_core.errors import ShapeError, UnsupportedError
 from umd_core.ir import Graph, TensorDesc
 from umd_torch.builder import Value
 from umd_torch.graphs import TORCH, Layout, Lowering, layout_of
+from umd_torch.torch_private import aot_export_joint_with_descriptors, descriptors
 from umd_torch.tracing import decompositions, tracing
 
 LossFunction = Callable[..., torch.Tensor]
@@ -73,9 +72,11 @@ class Lines(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_code.co_filename.startswith((TORCH, __file__)):
             frame = frame.f_back
+        if frame is None:
+            return func(*args, **(kwargs or {}))
         traceback.current_meta["stack_trace"] = f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'
         try:
             return func(*args, **(kwargs or {}))

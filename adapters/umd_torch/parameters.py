@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from umd_core.device import Binding
 from umd_torch.counters import counters
 from umd_torch.host import Bytes, byte_count, copy_from, fingerprint
 from umd_torch.memory import Slab, aligned
+from umd_torch.torch_private import storage_key, weak_storage
 
 if TYPE_CHECKING:
     from umd_torch.session import Session
@@ -31,7 +31,7 @@ class Entry:
     __slots__ = ("binding", "mark", "offset", "size", "slab", "storage", "version")
 
     def __init__(self, tensor: torch.Tensor, slab: Slab, offset: int) -> None:
-        self.storage: Any = StorageWeakRef(tensor.untyped_storage())
+        self.storage = weak_storage(tensor)
         self.slab, self.offset, self.size = slab, offset, byte_count(tensor)
         self.binding = Binding(slab.buffer, offset, self.size)
         self.version, self.mark = -2, b""
@@ -79,7 +79,7 @@ class Parameters:
         return [(e if isinstance(e, Entry) else self._entries[e]).binding for e in entries]
 
     def _key(self, tensor: torch.Tensor) -> Key:
-        return (int(tensor.untyped_storage()._cdata), int(tensor.storage_offset()), byte_count(tensor))
+        return (storage_key(tensor), int(tensor.storage_offset()), byte_count(tensor))
 
     def _is_stale(self, entry: Entry, tensor: torch.Tensor) -> bool:
         version = version_of(tensor)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.node import _get_qualified_name
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -22,6 +21,7 @@ from umd_torch.lowering import creation, layout
 from umd_torch.runtime import Executable, Roles
 from umd_torch.session import Session
 from umd_torch.symbols import Bound
+from umd_torch.torch_private import qualified_name
 
 FUSED = "umd_part_"
 
@@ -112,7 +112,7 @@ class _Support(OperatorSupportBase):
         return node.op == "call_function" and node.name not in self._refused
 
 
-_NO_WORK = [_get_qualified_name(target) for target in (*layout.VIEWS, *creation.TABLE)]
+_NO_WORK = [qualified_name(target) for target in (*layout.VIEWS, *creation.TABLE)]
 
 
 class Part(torch.nn.Module):

@@ -19,6 +19,7 @@ from umd_torch.memory import regions
 from umd_torch.optimizers import rule_of, steps_taken
 from umd_torch.runtime import in_layout
 from umd_torch.session import Session
+from umd_torch.torch_private import note_optimizer_step
 
 Mark = tuple[int, int]
 
@@ -118,7 +119,7 @@ class Resident:
         self.updated = updated
         self._taken += 1
         self._ahead = True
-        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # torch's schedulers look for it
+        note_optimizer_step(self._optimizer)
 
     # host and device
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]  # it has no types
+import sympy
 import torch
 
 from umd_core.errors import UnsupportedError

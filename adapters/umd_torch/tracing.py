@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from umd_torch import attention
+from umd_torch.torch_private import core_aten_decompositions, get_decompositions, without_mkldnn
 
 aten = torch.ops.aten
 
@@ -39,14 +39,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 @contextlib.contextmanager
-def tracing() -> Iterator[None]:
+def tracing() -> Generator[None]:
     """While tracing, plain ATen ops are what CPU tensors get: no mkldnn, no fused attention."""
-    mkldnn, fused = torch._C._get_mkldnn_enabled(), torch.backends.mha.get_fastpath_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with without_mkldnn(), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        torch._C._set_mkldnn_enabled(mkldnn)
         torch.backends.mha.set_fastpath_enabled(fused)

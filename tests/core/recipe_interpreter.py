@@ -20,9 +20,10 @@ from umd_core.ir import TensorDesc
 from umd_core.kernels import BY_NAME, OperandView, safety
 from umd_core.kernels import PRIMITIVES as ARITY
 from umd_core.ops import op_template
-from umd_core.recorder import CopyBytes, FillBytes, Launch, Recorder, View
+from umd_core.recorder import CopyBytes, FillBytes, Launch, Recorder
 from umd_core.template import Call
 from umd_core.testing.reference import Case, reference
+from umd_core.views import View
 
 Array = np.ndarray[Any, Any]
 GARBAGE = 0xA5

@@ -15,10 +15,11 @@ from umd_core.decompositions import DECOMPOSITIONS, convolution
 from umd_core.dtypes import DType
 from umd_core.kernels import BY_NAME, KernelRow
 from umd_core.recorder import Launch as RecordedLaunch
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.testing.compare import difference
 from umd_core.testing.launches import LAYOUTS, Launch, Plan, build, type_arguments
 from umd_core.testing.reference import Case, reference
+from umd_core.views import View
 
 HIGHER = [row for row in BY_NAME.values() if row.level > 0]
 WINDOWED = [row for row in HIGHER if row.family in ("conv", "pool")]

@@ -76,7 +76,8 @@ def run(session: Session) -> Run:
         with tracing():
             module = make_fx(functionalize(flat), decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
         results = CompiledGraph(session, module, Roles(), strict=True)(list(inputs))
-        for result, node in zip(results, module.graph.output_node().args[0], strict=True):
+        returned: Any = module.graph.output_node().args[0]
+        for result, node in zip(results, returned, strict=True):
             assert result.stride() == node.meta["val"].stride()
         return results if len(results) > 1 else results[0]
 

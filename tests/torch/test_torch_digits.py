@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -28,14 +29,10 @@ def data() -> digits.Digits:
 def server() -> Iterator[str]:
     """Yields the address of a server in another process."""
     command = [sys.executable, "-m", "umd_grpc.server", "--device", "sim:0", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())["listen"][0]
-    finally:
         process.terminate()
-        process.wait(30)
-        process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +97,7 @@ def test_through_a_server(
     step = make(remote)
     first, *rest = itertools.islice(digits.batches(data), STEPS)
     got = [step(first)]
-    device = session.session_for(remote).device
+    device: Any = session.session_for(remote).device
     before, counted = device.round_trips, counters.round_trips
     got += [step(batch) for batch in rest]
     assert_same_and_falling(got, wanted)

@@ -21,8 +21,9 @@ from umd_sim.options import Options
 from umd_torch import FallbackWarning, counters
 from umd_torch.session import Session
 
-SIM = {"device": "sim:0"}
-STRICT = {**SIM, "strict": True}
+Choice = dict[str, Any]
+SIM: Choice = {"device": "sim:0"}
+STRICT: Choice = {**SIM, "strict": True}
 
 
 def sorted_middle(x: torch.Tensor) -> torch.Tensor:
@@ -71,9 +72,10 @@ def test_training_through_parts_on_the_cpu(plain: str) -> None:
 
     def loss(f: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
         hidden = layers[0](x).relu()
-        return (f(hidden) * layers[1](hidden).sum(1, keepdim=True)).sum()
+        result: torch.Tensor = (f(hidden) * layers[1](hidden).sum(1, keepdim=True)).sum()
+        return result
 
-    function = lambda x: loss(lambda h: h.cumsum(1), x)  # noqa: E731
+    function: Any = lambda x: loss(lambda h: h.cumsum(1), x)  # noqa: E731
     x = torch.randn(4, 6)
     wanted = torch.autograd.grad(function(x), list(model.parameters()))
     compiled = torch.compile(function, backend="umd", options={"device": plain})
@@ -132,7 +134,7 @@ def poor(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_kernel_that_the_device_lacks(poor: str) -> None:
-    function = lambda x: (x + 1).tanh() * x.tanh()  # noqa: E731
+    function: Any = lambda x: (x + 1).tanh() * x.tanh()  # noqa: E731
     x = torch.randn(4)
     with pytest.warns(FallbackWarning, match="aten.tanh.*does not have it"):
         got = torch.compile(function, backend="umd", options={"device": poor})(x)

@@ -27,7 +27,8 @@ def with_gradients(function: Callable[..., torch.Tensor], count: int = 9) -> Cal
                 arguments[position] = value
             return function(*arguments)
 
-        result, pull = torch.func.vjp(of_floats, *(inputs[i] for i in positions))
+        pulled: Any = torch.func.vjp(of_floats, *(inputs[i] for i in positions))
+        result, pull = pulled
         weights = torch.linspace(-1, 1, result.numel()).reshape(result.shape)
         return [result, *pull(weights)]
 

@@ -29,7 +29,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }  # fmt: skip
 
 
-def network() -> nn.Module:
+def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 3))
 
 
@@ -106,7 +106,7 @@ def test_parameter_groups_and_other_batch_sizes() -> None:
     model = network()
     reference = copy.deepcopy(model)
 
-    def groups(network: nn.Module) -> torch.optim.Optimizer:
+    def groups(network: nn.Sequential) -> torch.optim.Optimizer:
         first, last = network[0], network[2]
         return torch.optim.AdamW(
             [{"params": first.parameters(), "lr": 0.02, "weight_decay": 0.0}, {"params": last.parameters()}], lr=0.001
@@ -193,11 +193,11 @@ def test_a_change_on_the_host_is_sent_after_a_sync_and_refused_before() -> None:
     step(*data)
     step.sync()
     with torch.no_grad():
-        model[0].weight.zero_()
+        next(model.parameters()).zero_()
     wanted = functional.cross_entropy(model(data[0]), data[1])
     torch.testing.assert_close(step(*data), wanted.detach())
     with torch.no_grad():
-        model[0].weight.fill_(0.5)
+        next(model.parameters()).fill_(0.5)
     with pytest.raises(UnsupportedError, match=r"0\.weight.*sync\(\).*load\(\)"):
         step(*data)
     step.load()

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from umd_core.decompositions import convolution, pooling, rows, updates
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
+from umd_core.views import View
 
 Decomposition = Callable[[Recorder, Mapping[str, Any], Mapping[str, View], Mapping[str, Any]], None]
 

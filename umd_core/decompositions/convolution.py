@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from umd_core.decompositions.sliding import Axis, axes_of, padded, reversed_axes, spread, windows
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.shaping import settle, target
+from umd_core.views import View
 
 WORKSPACE_BYTES = 64 << 20
 """The window matrix is cut into parts of about this size, but never below one image or one channel."""

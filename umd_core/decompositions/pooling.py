@@ -11,8 +11,9 @@ import numpy as np
 from umd_core.decompositions.sliding import Axis, axes_of, padded, reversed_axes, spread, windows
 from umd_core.dtypes import DType, int64
 from umd_core.ir import Array
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.shaping import accumulator, compute, widen
+from umd_core.views import View
 
 
 def max_pool(

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from umd_core.dtypes import float32, float64
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.shaping import accumulator, compute, trailing, widen
+from umd_core.views import View
 
 
 def softmax(

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from umd_core.dtypes import DType
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
+from umd_core.views import View
 
 
 class Axis(NamedTuple):

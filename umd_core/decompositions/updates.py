@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from umd_core.dtypes import bool_
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.shaping import accumulator, widen
+from umd_core.views import View
 
 _STATE = ("p", "m", "v")
 

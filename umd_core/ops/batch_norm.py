@@ -6,9 +6,10 @@ import math
 
 from umd_core.dtypes import FLOATS
 from umd_core.norms import EPSILON, affine, check_channels, normalized, variance
-from umd_core.recorder import ABSENT, Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.shaping import accumulator, compute, trailing, widen
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.views import ABSENT, View
 
 
 def _channels(call: Call, x: Shape, first: int) -> int:

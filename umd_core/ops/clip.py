@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from umd_core.dtypes import NUMERIC
-from umd_core.recorder import ABSENT, Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Call, Input, OpTemplate, Result, Shape
+from umd_core.views import ABSENT, View
 
 
 def _shape(call: Call) -> tuple[Shape]:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 
 from umd_core.dtypes import FLOATS
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.shaping import split_axis, trailing
 from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, Shape
+from umd_core.views import View
 from umd_core.windows import AUTO_PAD, WINDOW, Windows, windows
 
 _GROUP = Attribute("group", "int", 1)

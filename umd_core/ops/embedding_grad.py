@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from umd_core.builders import check_indexable
 from umd_core.dtypes import FLOATS, INDEX
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.views import View
 
 
 def _shape(call: Call) -> tuple[Shape]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from umd_core.builders import like_gradient
 from umd_core.dtypes import FLOATS
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, same_shape
+from umd_core.views import View
 
 _KERNELS = {"none": "gelu", "tanh": "gelu_tanh"}
 _GRAD_KERNELS = {"none": "gelu_grad", "tanh": "gelu_tanh_grad"}

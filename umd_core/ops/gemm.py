@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from umd_core.dtypes import NUMERIC
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape, broadcast
+from umd_core.views import View
 
 
 def _sides(call: Call) -> tuple[Shape, Shape]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from umd_core.builders import input_flops
 from umd_core.dtypes import FLOATS
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.shaping import without_trailing
 from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape
+from umd_core.views import View
 
 
 def _shape(call: Call) -> tuple[Shape]:

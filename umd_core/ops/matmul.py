@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from umd_core.dtypes import NUMERIC
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Call, Input, OpTemplate, Result, Shape, broadcast, element_count
+from umd_core.views import View
 
 
 def _shape(call: Call) -> tuple[Shape]:

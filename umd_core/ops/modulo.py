@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from umd_core.dtypes import NUMERIC
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, broadcast_shape
+from umd_core.views import View
 
 
 def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> View:

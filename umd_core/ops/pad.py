@@ -7,8 +7,9 @@ from typing import NamedTuple
 from umd_core.builders import no_flops
 from umd_core.dtypes import ALL, INDEX
 from umd_core.errors import LimitError
-from umd_core.recorder import ABSENT, Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape, normal_axes
+from umd_core.views import ABSENT, View
 
 MAX_PERIODS = 256
 """How often a mode other than constant may repeat the tensor along an axis."""

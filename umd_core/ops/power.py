@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from umd_core import dtypes
 from umd_core.dtypes import NUMERIC, DType
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Call, Input, OpTemplate, Result, broadcast_shape
+from umd_core.views import View
 
 
 def _computed_in(base: DType, exponent: DType) -> DType:

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from umd_core.dtypes import NUMERIC
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.views import View
 
 _NAMES = ("start", "limit", "delta")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from umd_core import dtypes
 from umd_core.builders import input_flops
 from umd_core.dtypes import ALL, FLOATS, NUMERIC, DType
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, Shape, element_count, normal_axes
+from umd_core.views import View
 
 
 def _axes(call: Call) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ import numpy as np
 
 from umd_core.builders import no_flops
 from umd_core.dtypes import ALL
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.views import View
 
 
 def _part(call: Call) -> Shape:

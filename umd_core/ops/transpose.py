@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from umd_core.builders import no_flops
 from umd_core.dtypes import ALL
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape, normal_axes
+from umd_core.views import View
 
 
 def _permutation(call: Call) -> tuple[int, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from umd_core.dtypes import FLOATS, NUMERIC, DType
-from umd_core.recorder import Recorder, View
+from umd_core.recorder import Recorder
 from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape, broadcast_shape
+from umd_core.views import View
 
 
 def _shape(call: Call) -> tuple[Shape]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from umd_sim.lowerings.layout import Array
-from umd_sim.lowerings.windows import Axis, arrivals, at, meetings, uncovered
+from umd_sim.lowerings.windows import Axis, arrivals, at, counts, meetings, uncovered
 from umd_sim.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -135,7 +135,4 @@ def _write_positions(axes: Sequence[Axis], taps: Sequence[Array], index: Array) 
     np.copyto(index, total)
     for number, axis in enumerate(axes):
         if uncovered(axis):
-            outside = np.ones(axis.output, np.bool_)
-            for _, (start, end), _ in arrivals(axis):
-                outside[start : max(start, end)] = False
-            index[at(1 + number, outside)] = 0
+            index[at(1 + number, counts(axis, 0, axis.input) == 0)] = 0

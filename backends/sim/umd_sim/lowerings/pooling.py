@@ -11,7 +11,7 @@ import numpy as np
 from umd_core.kernels import KernelRecord
 from umd_sim.lowerings.layout import NOTHING, Array, Executable, Launch, compute_type, running
 from umd_sim.lowerings.maxima import max_index
-from umd_sim.lowerings.windows import Axis, arrivals, at, axes_of, meetings, uncovered
+from umd_sim.lowerings.windows import Axis, arrivals, at, axes_of, counts, meetings, uncovered
 from umd_sim.scratch import Scratch
 
 _BAKED = 4096
@@ -38,13 +38,7 @@ class Counts(NamedTuple):
 
     def along(self, number: int) -> Array:
         """Returns the taps that count of every output along one axis, (output,) int64."""
-        axis, (low, high) = self.axes[number], self.bounds[number]
-        starts = np.arange(axis.output, dtype=np.int64) * axis.stride - axis.pad
-        if axis.dilation == 0:
-            return np.asarray(np.where((starts >= low) & (starts < high), axis.kernel, 0))
-        first = np.maximum(-((starts - low) // axis.dilation), 0)
-        last = np.minimum((high - 1 - starts) // axis.dilation, axis.kernel - 1)
-        return np.asarray(np.maximum(last - first + 1, 0))
+        return counts(self.axes[number], *self.bounds[number])
 
     def divisor(self, dtype: np.dtype[Any]) -> Array:
         """Returns what sums are divided by, broadcastable to (batch, output…)."""
@@ -56,13 +50,13 @@ class Counts(NamedTuple):
 
 def _plan(launch: Launch) -> Plan:
     axes = axes_of(launch)
-    counts = None
+    counted = None
     if "count_pad" in launch.values:
         ends = launch["pads_end"] if launch["count_pad"] else (0,) * len(axes)
         low = [-axis.pad if launch["count_pad"] else 0 for axis in axes]
         bounds = tuple((a, axis.input + end) for a, axis, end in zip(low, axes, ends, strict=True))
-        counts = Counts(axes, bounds)
-    return Plan(axes, compute_type(launch.record.types[0]), counts)
+        counted = Counts(axes, bounds)
+    return Plan(axes, compute_type(launch.record.types[0]), counted)
 
 
 def lower(record: KernelRecord, parameters: bytes) -> Executable:

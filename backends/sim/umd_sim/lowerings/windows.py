@@ -12,7 +12,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from umd_sim.lowerings.layout import Launch
+import numpy as np
+
+from umd_sim.lowerings.layout import Array, Launch
 
 Index = tuple[Any, ...]
 
@@ -159,8 +161,20 @@ def _arrivals(axis: Axis) -> Sequence[Arrival]:
 _few_arrivals = functools.lru_cache(maxsize=1024)(_arrivals)
 
 
+def counts(axis: Axis, low: int, high: int) -> Array:
+    """Returns how many taps of each output lie at positions in [low, high), (output,) int64."""
+    starts = np.arange(axis.output, dtype=np.int64) * axis.stride - axis.pad
+    if axis.dilation == 0:
+        return np.asarray(np.where((starts >= low) & (starts < high), axis.kernel, 0))
+    first = np.maximum(-((starts - low) // axis.dilation), 0)
+    last = np.minimum((high - 1 - starts) // axis.dilation, axis.kernel - 1)
+    return np.asarray(np.maximum(last - first + 1, 0))
+
+
 def uncovered(axis: Axis) -> bool:
     """Returns whether some window along the axis lies outside the input altogether."""
+    if axis.kernel > _FEW:
+        return not counts(axis, 0, axis.input).all()
     return sum(max(high - low, 0) for _, (low, high), _ in arrivals(axis)) < axis.output
 
 
