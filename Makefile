@@ -8,7 +8,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PACKAGES := umd_core umd_sim umd_grpc umd_torch umd_cli
+PACKAGES := umd_core umd_cuda umd_sim umd_grpc umd_torch umd_cli
 
 # The generated modules land under umd_grpc/_pb of the folder given, with imports that are right there.
 protoc = $(BIN)/python -m grpc_tools.protoc -Iumd_grpc/_pb=protos \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -9,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from measure import interleaved, report
+from torch.nn import functional
 
-from umd_core.dtypes import DType, bfloat16, float16, float32, int32, int64
+from umd_core.dtypes import DType, bfloat16, float16, float32, int64
 from umd_core.ir import contiguous_strides
 from umd_core.kernels import BY_NAME
 from umd_sim.device import limit_blas
@@ -22,13 +23,6 @@ from umd_sim.scratch import Scratch
 
 SCRATCH = Scratch()
 Work = Callable[[], object]
-_TORCH = {
-    float32: torch.float32,
-    bfloat16: torch.bfloat16,
-    float16: torch.float16,
-    int32: torch.int32,
-    int64: torch.int64,
-}
 
 
 class Row(NamedTuple):
@@ -40,12 +34,16 @@ class Row(NamedTuple):
 
 
 def kernel(
-    name: str, types: Sequence[DType], extents: Mapping[str, Any], arrays: Sequence[Array], strides: Mapping[str, Any] = {},
+    name: str,
+    types: Sequence[DType],
+    extents: Mapping[str, Any],
+    arrays: Sequence[Array],
+    strides: Mapping[str, Any] | None = None,
     **fields: Any,
-) -> Work:  # fmt: skip
-    """Returns the call that runs a kernel over arrays; operands are contiguous over their box unless strides are given."""
+) -> Work:
+    """Returns the call that runs a kernel over arrays, contiguous over their boxes unless strides are given."""
     row = BY_NAME[name]
-    sizes = []
+    given = strides or {}
     parameters: dict[str, Any] = dict(fields)
     lengths: dict[str, int] = {}
     for extent in row.extents:
@@ -62,7 +60,7 @@ def kernel(
         for part in operand.box:
             extent = parameters[part]
             shape += extent if isinstance(extent, tuple) else (extent,)
-        steps = tuple(strides.get(operand.name, contiguous_strides(shape)))
+        steps = tuple(given.get(operand.name, contiguous_strides(shape)))
         parameters[f"{operand.name}_offset"] = 0
         parameters[f"{operand.name}_strides"] = (0,) * (len(shape) - len(steps)) + steps
     record = row.record(tuple(types), tuple(sizes))
@@ -151,50 +149,54 @@ def convolution(
     c, m, pad = channels[0] // groups, channels[1] // groups, kernel_size // 2
     x, w = random(batch, channels[0], plane, plane), random(channels[1], c, kernel_size, kernel_size)
     tx, tw = tensor(x), tensor(w)
-    ty = F.conv2d(tx, tw, None, stride, pad, 1, groups)
+    forward = functools.partial(functional.conv2d, stride=stride, padding=pad, groups=groups)
+    ty = forward(tx, tw)
     y = np.ascontiguousarray(ty.numpy())
     dy, tdy, dx, dw = y.copy(), ty.clone(), np.zeros_like(x), np.zeros_like(w)
     extents = {
         "batch": batch, "groups": groups, "out_channels": m, "output": y.shape[2:], "in_channels": c,
         "kernel": w.shape[2:], "input": x.shape[2:],
     }  # fmt: skip
-    fields = {"window_strides": (stride,) * 2, "dilations": (1, 1), "pads": (pad,) * 2}
+    fields: dict[str, Any] = {"window_strides": (stride,) * 2, "dilations": (1, 1), "pads": (pad,) * 2}
 
     def backward(which: tuple[bool, bool, bool]) -> Work:
         return lambda: torch.ops.aten.convolution_backward(
             tdy, tx, tw, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], groups, which
         )
 
-    label = (
-        f"{batch}x{channels[0]}x{plane}x{plane} -> {channels[1]}, {kernel_size}x{kernel_size}/{stride}, groups {groups}"
-    )
+    label = f"{batch}x{channels[0]}x{plane}x{plane} to {channels[1]} by {kernel_size}x{kernel_size}/{stride}"
+    if groups > 1:
+        label += f", {groups} groups"
+    run: Callable[..., Work] = functools.partial(kernel, types=(float32,), extents=extents, **fields)
     return [
-        Row(f"conv {label}", kernel("conv_kernel", (float32,), extents, [x, w, y], **fields), lambda: F.conv2d(tx, tw, None, stride, pad, 1, groups)),
-        Row(f"conv dx {label}", kernel("conv_input_grad_kernel", (float32,), extents, [dy, w, dx], **fields), backward((True, False, False))),
-        Row(f"conv dw {label}", kernel("conv_weight_grad_kernel", (float32,), extents, [dy, x, dw], **fields), backward((False, True, False))),
-    ]  # fmt: skip
+        Row(f"conv {label}", run("conv_kernel", arrays=[x, w, y]), lambda: forward(tx, tw)),
+        Row(f"conv dx {label}", run("conv_input_grad_kernel", arrays=[dy, w, dx]), backward((True, False, False))),
+        Row(f"conv dw {label}", run("conv_weight_grad_kernel", arrays=[dy, x, dw]), backward((False, True, False))),
+    ]
 
 
 def pooling(batch: int, channels: int, plane: int, size: int, stride: int, pad: int) -> list[Row]:
     """Returns lines about pooling."""
     x = random(batch, channels, plane, plane)
     tx = tensor(x)
-    ty = F.max_pool2d(tx, size, stride, pad)
+    ty = functional.max_pool2d(tx, size, stride, pad)
     y, index, dx = np.zeros(ty.shape, np.float32), np.zeros(ty.shape, np.int64), np.zeros_like(x)
     extents = {"batch": batch * channels, "output": y.shape[2:], "input": x.shape[2:], "kernel": (size, size)}
-    fields = {"window_strides": (stride,) * 2, "dilations": (1, 1), "pads": (pad,) * 2}
-    counts = {"count_pad": 1, "pads_end": (pad,) * 2}
-    label = f"{batch}x{channels}x{plane}x{plane} {size}x{size}/{stride}"
-
-    def average_backward() -> object:
-        return torch.ops.aten.avg_pool2d_backward(ty, tx, [size] * 2, [stride] * 2, [pad] * 2, False, True, None)
-
+    fields: dict[str, Any] = {"window_strides": (stride,) * 2, "dilations": (1, 1), "pads": (pad,) * 2}
+    counts: dict[str, Any] = {"count_pad": 1, "pads_end": (pad,) * 2}
+    label = f"{batch}x{channels}x{plane}x{plane} by {size}x{size}/{stride}"
+    run: Callable[..., Work] = functools.partial(kernel, types=(float32,), extents=extents, **fields)
+    largest = functools.partial(functional.max_pool2d, tx, size, stride, pad)
+    average = functools.partial(functional.avg_pool2d, tx, size, stride, pad)
+    window = [[size] * 2, [stride] * 2, [pad] * 2]
+    backward = functools.partial(torch.ops.aten.avg_pool2d_backward, ty, tx, *window, False, True, None)
+    indexed = functools.partial(largest, return_indices=True)
     return [
-        Row(f"max_pool {label}", kernel("max_pool_kernel", (float32,), extents, [x, y], **fields), lambda: F.max_pool2d(tx, size, stride, pad)),
-        Row(f"max_pool index {label}", kernel("max_pool_index_kernel", (float32,), extents, [x, y, index], **fields), lambda: F.max_pool2d(tx, size, stride, pad, return_indices=True)),
-        Row(f"average_pool {label}", kernel("average_pool_kernel", (float32,), extents, [x, y], **fields, **counts), lambda: F.avg_pool2d(tx, size, stride, pad)),
-        Row(f"average_pool dx {label}", kernel("average_pool_grad_kernel", (float32,), extents, [y, dx], **fields, **counts), average_backward),
-    ]  # fmt: skip
+        Row(f"max_pool {label}", run("max_pool_kernel", arrays=[x, y]), largest),
+        Row(f"max_pool with index {label}", run("max_pool_index_kernel", arrays=[x, y, index]), indexed),
+        Row(f"average_pool {label}", run("average_pool_kernel", arrays=[x, y], **counts), average),
+        Row(f"average_pool dx {label}", run("average_pool_grad_kernel", arrays=[y, dx], **counts), backward),
+    ]
 
 
 def over_rows(rows: int, count: int, dtype: DType = float32) -> list[Row]:
@@ -204,15 +206,18 @@ def over_rows(rows: int, count: int, dtype: DType = float32) -> list[Row]:
     ty, logs = torch.softmax(tx, 1), torch.log_softmax(tx, 1)
     extents = {"outer": (rows,), "inner": (count,)}
     mean, rstd = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
-    aten = torch.ops.aten
+    soft_dx, log_dx = torch.ops.aten._softmax_backward_data, torch.ops.aten._log_softmax_backward_data
     label = f"{dtype} {rows}x{count}"
-    return [
-        Row(f"softmax {label}", kernel("softmax_kernel", (dtype,), extents, [x, out]), lambda: torch.softmax(tx, 1)),
-        Row(f"log_softmax {label}", kernel("log_softmax_kernel", (dtype,), extents, [x, out]), lambda: torch.log_softmax(tx, 1)),
-        Row(f"softmax dx {label}", kernel("softmax_grad_kernel", (dtype,), extents, [dy, x, out]), lambda: aten._softmax_backward_data(tdy, ty, 1, ty.dtype)),
-        Row(f"log_softmax dx {label}", kernel("log_softmax_grad_kernel", (dtype,), extents, [dy, x, out]), lambda: aten._log_softmax_backward_data(tdy, logs, 1, ty.dtype)),
-        Row(f"normalize {label}", kernel("normalize_kernel", (dtype, float32), extents, [x, out, mean, rstd], epsilon=1e-5), lambda: torch.native_layer_norm(tx, [count], None, None, 1e-5)),
-    ]  # fmt: skip
+    run: Callable[..., Work] = functools.partial(kernel, types=(dtype,), extents=extents)
+    norm = kernel("normalize_kernel", (dtype, float32), extents, [x, out, mean, rstd], epsilon=1e-5)
+    work = {
+        "softmax": (run("softmax_kernel", arrays=[x, out]), lambda: torch.softmax(tx, 1)),
+        "log_softmax": (run("log_softmax_kernel", arrays=[x, out]), lambda: torch.log_softmax(tx, 1)),
+        "softmax dx": (run("softmax_grad_kernel", arrays=[dy, x, out]), lambda: soft_dx(tdy, ty, 1, ty.dtype)),
+        "log_softmax dx": (run("log_softmax_grad_kernel", arrays=[dy, x, out]), lambda: log_dx(tdy, logs, 1, ty.dtype)),
+        "normalize": (norm, lambda: torch.native_layer_norm(tx, [count], None, None, 1e-5)),
+    }
+    return [Row(f"{name} {label}", ours, theirs) for name, (ours, theirs) in work.items()]
 
 
 def indexing(rows: int, width: int, picks: int) -> list[Row]:
@@ -227,11 +232,16 @@ def indexing(rows: int, width: int, picks: int) -> list[Row]:
     dy, dx = random(planes[0], 16), np.zeros(planes, np.float32)
     td, ts = tensor(dy), tensor(spots)
     pool = {"extents": (planes[0], 16), "axis": 64}
+    types = (float32, int64)
+    gather = kernel("gather_kernel", types, extents, [table, index, out], {**whole, "data": (0, 1, width)})
+    scatter = kernel("scatter_add_kernel", types, extents, [out, index, grad], {**whole, "out": (0, 1, width)})
+    into_planes = kernel("scatter_add_kernel", types, pool, [dy, spots, dx], {"out": (64, 0, 1)})
+    dense = functools.partial(torch.ops.aten.embedding_dense_backward, tg, ti, rows, -1, False)
     return [
-        Row(f"gather rows {picks} of {rows}x{width}", kernel("gather_kernel", (float32, int64), extents, [table, index, out], {**whole, "data": (0, 1, width)}), lambda: F.embedding(ti, tt)),
-        Row(f"scatter_add rows {picks} to {rows}x{width}", kernel("scatter_add_kernel", (float32, int64), extents, [out, index, grad], {**whole, "out": (0, 1, width)}), lambda: torch.ops.aten.embedding_dense_backward(tg, ti, rows, -1, False)),
-        Row("scatter_add 1024x16 into planes of 64", kernel("scatter_add_kernel", (float32, int64), pool, [dy, spots, dx], {"out": (64, 0, 1)}), lambda: ty.scatter_add_(1, ts, td)),
-    ]  # fmt: skip
+        Row(f"gather {picks} rows of {rows}x{width}", gather, lambda: functional.embedding(ti, tt)),
+        Row(f"scatter_add {picks} rows to {rows}x{width}", scatter, dense),
+        Row("scatter_add 1024x16 into planes of 64", into_planes, lambda: ty.scatter_add_(1, ts, td)),
+    ]
 
 
 def updates(count: int) -> list[Row]:
@@ -242,17 +252,16 @@ def updates(count: int) -> list[Row]:
     tp.grad = tensor(g.copy())
     sgd, adamw = torch.optim.SGD([tp], 1e-3, foreach=False), torch.optim.AdamW([tp], 1e-3, foreach=False)
     extents = {"extents": (count,)}
-    adam = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01, "decoupled": 1}
-    return [
-        Row(f"sgd {count}", kernel("sgd_kernel", (float32,), extents, [p, g, lr], weight_decay=0.0), sgd.step),
-        Row(f"adamw {count}", kernel("adamw_kernel", (float32,), extents, [p, g, m, v, lr, step], **adam), adamw.step),
-    ]
+    adam: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01, "decoupled": 1}
+    sgd_run = kernel("sgd_kernel", (float32,), extents, [p, g, lr], weight_decay=0.0)
+    adamw_run = kernel("adamw_kernel", (float32,), extents, [p, g, m, v, lr, step], **adam)
+    return [Row(f"sgd {count}", sgd_run, sgd.step), Row(f"adamw {count}", adamw_run, adamw.step)]
 
 
 def rows() -> list[Row]:
     """Returns every line of the table."""
     table = [elementwise("add", torch.add, n, 2) for n in (1, 1024, 65536, 1 << 20)]
-    table += [elementwise("relu", torch.relu, 65536, 1), elementwise("gelu", F.gelu, 65536, 1), select(65536)]
+    table += [elementwise("relu", torch.relu, 65536, 1), elementwise("gelu", functional.gelu, 65536, 1), select(65536)]
     table += [elementwise(name, getattr(torch, name), 65536, 1) for name in ("exp", "tanh", "sigmoid", "erf", "rsqrt")]
     table += [elementwise("relu_grad", lambda d, y: torch.ops.aten.threshold_backward(d, y, 0), 65536, 2)]
     table += [

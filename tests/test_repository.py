@@ -26,6 +26,7 @@ from umd_torch import demo
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
     "umd_core": ROOT / "umd_core",
+    "umd_cuda": ROOT / "backends/cuda/umd_cuda",
     "umd_sim": ROOT / "backends/sim/umd_sim",
     "umd_grpc": ROOT / "adapters/umd_grpc",
     "umd_torch": ROOT / "adapters/umd_torch",
@@ -93,6 +94,7 @@ def test_entry_points_load() -> None:
     declared = distribution("umd-runtime").entry_points
     assert {(e.group, e.name) for e in declared} >= {
         ("console_scripts", "umd"),
+        ("umd.backends", "cuda"),
         ("umd.backends", "sim"),
         ("umd.backends", "grpc"),
         ("torch_dynamo_backends", "umd"),

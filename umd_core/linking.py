@@ -59,9 +59,11 @@ class Linker:
         self._recipes = recipes
         self._linked = Linked()
         self._values: dict[str, View] = {}
+        self._descs: dict[str, TensorDesc] = {}
         self._known: dict[str, Array] = graph.constants
         self._constant_buffers: dict[bytes, int] = {}
         self._next = len(graph.inputs) + len(graph.outputs)
+        self._adopts = False
 
     def link(self) -> Linked:
         """Returns the graph's steps; nodes that no output needs are left out.
@@ -84,7 +86,7 @@ class Linker:
         return linked
 
     def _link_node(self, node: Node, layouts: dict[str, TensorDesc]) -> None:
-        inputs = [self._value(node, name) if name else None for name in node.inputs]
+        inputs = [self._value(node.op, name) if name else None for name in node.inputs]
         template = OPS.get(node.op)
         values: list[Array | None] = []
         if template is not None and template.has_static:
@@ -99,12 +101,12 @@ class Linker:
         number = len(self._linked.debug)
         self._linked.debug.append(DebugInfo(node.op, node.name, node.source))
         bases = self._append(recipe.steps, recipe, inputs, number)
-        for name, view in zip(node.outputs, recipe.outputs, strict=False):
+        for name, view, desc in zip(node.outputs, recipe.outputs, recipe.descs, strict=False):
             if name and view is not None:
                 buffer, base = bases[view.buffer]
-                self._values[name] = View(
-                    buffer, view.dtype, view.shape, view.strides, view.offset + base // view.dtype.size
-                )
+                offset = view.offset + base // view.dtype.size
+                self._values[name] = View(buffer, view.dtype, view.shape, view.strides, offset)
+                self._descs[name] = desc
 
     def _append(
         self, steps: Iterable[Step], recipe: Recipe, inputs: Sequence[View | None], node: int
@@ -118,6 +120,7 @@ class Linker:
         for number, data in recipe.constants.items():
             bases[number] = (self._constant(data), 0)
         append = self._linked.steps.append
+        self._adopts = self._adopts or recipe.adopts
         for step in steps:
             refs = []
             for buffer, access, offset, length in step.refs:
@@ -126,12 +129,12 @@ class Linker:
             append(LinkedStep(step, tuple(refs), node))
         return bases
 
-    def _value(self, node: Node, name: str) -> View:
+    def _value(self, user: str, name: str) -> View:
         view = self._values.get(name)
         if view is None:
             constant = self._known.get(name)
             if constant is None:
-                raise UndefinedValueError(node.op, name)
+                raise UndefinedValueError(user, name)
             buffer = self._constant(constant.tobytes())
             strides = contiguous_strides(constant.shape)
             view = self._values[name] = View(buffer, to_dtype(constant.dtype), constant.shape, strides)
@@ -151,11 +154,11 @@ class Linker:
         """Gives each output its argument buffer: the transient itself becomes it, or a copy ends the program."""
         graph, linked = self._graph, self._linked
         names = list(graph.inputs)
-        uses = Uses(linked.steps)
+        uses = Uses(linked.steps if self._adopts or any(o.alias for o in graph.outputs) else ())
         becomes: dict[int, int] = {}
         dropped: set[int] = set()
         late: list[tuple[Output, View, int]] = []
-        views = [self._value(Node(f"output {i}", (), ()), output.value) for i, output in enumerate(graph.outputs)]
+        views = [self._value("output", output.value) for output in graph.outputs]
         viewed = {view.buffer for view in views}
         for index, (output, view) in enumerate(zip(graph.outputs, views, strict=True)):
             desc = self._output_desc(output, view)
@@ -173,11 +176,12 @@ class Linker:
                 becomes[view.buffer] = slot
             else:
                 late.append((output, view, slot))
-        self._adopt(uses, becomes, dropped, viewed)
+        if self._adopts:
+            self._adopt(uses, becomes, dropped, viewed)
         if dropped or becomes:
             linked.steps = [
-                s._replace(refs=tuple([(becomes.get(r[0], r[0]), r[1], r[2], r[3]) for r in s.refs]))
-                for i, s in enumerate(linked.steps)
+                LinkedStep(step, tuple([(becomes.get(b, b), access, at, size) for b, access, at, size in refs]), node)
+                for i, (step, refs, node) in enumerate(linked.steps)
                 if i not in dropped
             ]
             for buffer in becomes:
@@ -186,7 +190,7 @@ class Linker:
 
     def _output_desc(self, output: Output, view: View) -> TensorDesc:
         if output.desc is None:
-            return TensorDesc(view.dtype, view.shape)
+            return self._descs.get(output.value) or TensorDesc(view.dtype, view.shape)
         if output.desc.shape != view.shape or output.desc.dtype is not view.dtype:
             raise ShapeError(
                 f"output {output.value!r}",
@@ -353,7 +357,7 @@ def live_nodes(graph: Graph) -> list[Node]:
     needed = {output.value for output in graph.outputs}
     live = []
     for node in reversed(graph.nodes):
-        if any(name in needed for name in node.outputs):
+        if not needed.isdisjoint(node.outputs):
             live.append(node)
             needed.update(node.inputs)
     live.reverse()

@@ -9,7 +9,7 @@ from umd_core.decompositions import DECOMPOSITIONS
 from umd_core.errors import UmdError
 from umd_core.ir import Array, TensorDesc
 from umd_core.ops import op_template
-from umd_core.recorder import Recorder, Step, Supports
+from umd_core.recorder import CopyBytes, Recorder, Step, Supports
 from umd_core.views import View
 
 CAPACITY = 65536
@@ -25,6 +25,7 @@ class Recipe(NamedTuple):
         constants: bytes of each constant buffer, by recipe buffer number.
         outputs: a view per output, None where it is not wanted.
         descs: description of each output.
+        adopts: whether a step copies into a buffer that may become its source.
     """
 
     steps: tuple[Step, ...]
@@ -32,6 +33,7 @@ class Recipe(NamedTuple):
     constants: Mapping[int, bytes]
     outputs: tuple[View | None, ...]
     descs: tuple[TensorDesc, ...]
+    adopts: bool = False
 
 
 class Recipes:
@@ -97,7 +99,9 @@ class Recipes:
         except UmdError as error:
             raise error.at(op=op) from None
         outputs = (result,) if isinstance(result, View) else tuple(result)
-        return Recipe(tuple(recorder.steps), recorder.sizes, recorder.constants, outputs, call.outputs)
+        steps = tuple(recorder.steps)
+        adopts = any(type(step) is CopyBytes and step.adopt for step in steps)
+        return Recipe(steps, recorder.sizes, recorder.constants, outputs, call.outputs, adopts)
 
 
 def freeze(attributes: Mapping[str, Any]) -> tuple[Any, ...]:

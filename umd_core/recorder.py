@@ -288,25 +288,23 @@ class Recorder:
         if self._supports is not None and not self._supports(row.name, types):
             names = tuple(t.name for t in types)
             raise UnsupportedError("the device does not have it", kernel=row.name, types=names)
-        lengths = {e.size: len(v) for e, v in zip(row.extents, extents, strict=True) if e.size}
-        record = row.record(types, tuple([lengths[name] for name, _ in row.sizes]))
+        record = row.record(types, tuple([len(extents[i]) for i in row.size_extents]))
         flat: list[Any] = list(record.sizes)
         for extent in extents:
             flat += extent
+        some_empty = any(0 in extent for extent in extents)
         refs = []
         for box, (view, strides) in zip(record.boxes, operands, strict=True):
             low = high = 0
-            empty = False
-            for (extent_at, _), stride in zip(box.axes, strides, strict=True):
-                reach = flat[extent_at] - 1
-                if reach < 0:
-                    empty = True
-                elif stride < 0:
-                    low += reach * stride
-                else:
-                    high += reach * stride
-            if empty:  # its strides do not matter, and those of huge neighbours may be beyond any number
+            if some_empty and any(flat[extent_at] == 0 for extent_at, _ in box.axes):
+                # its strides do not matter, and those of huge neighbours may be beyond any number
                 low, high, strides = 0, -1, (0,) * len(strides)
+            else:
+                for (extent_at, _), stride in zip(box.axes, strides, strict=True):
+                    if stride > 0:
+                        high += (flat[extent_at] - 1) * stride
+                    elif stride:
+                        low += (flat[extent_at] - 1) * stride
             size = box.dtype.size
             refs.append((view.buffer, _ACCESS[box.operand.access], (view.offset + low) * size, (high - low + 1) * size))
             flat.append(-low)

@@ -222,8 +222,8 @@ class _Assembler:
         place = self._place
         for slot in linked.arguments:
             place[slot] = (slot, 0)
-        uses = Uses(linked.steps)
-        numbers = [b for b in linked.transients if b in uses.first_use] if linked.transients else []
+        uses = Uses(linked.steps if linked.transients or linked.constants else ())
+        numbers = [b for b in linked.transients if b in uses.first_use]
         slot = len(linked.arguments)
         if numbers:
             index_of = {b: i for i, b in enumerate(numbers)}

@@ -127,17 +127,17 @@ def coalesce(
     """
     if 0 in shape:  # nothing to visit, and the other extents' product may be beyond any number
         return (0,), [(0,)] * len(strides)
-    columns: list[list[int]] = []  # extent, then each operand's stride
+    columns: list[tuple[int, ...]] = []  # extent, then each operand's stride
     for column in zip(shape, *strides, strict=True):
         extent = column[0]
         if extent == 1:
             continue
         if columns:
             last = columns[-1]
-            if all(a == b * extent for a, b in zip(last[1:], column[1:], strict=True)):
-                columns[-1] = [last[0] * extent, *column[1:]]
+            if last[1:] == tuple([stride * extent for stride in column[1:]]):
+                columns[-1] = (last[0] * extent, *column[1:])
                 continue
-        columns.append(list(column))
+        columns.append(column)
     rank = len(columns)
     if rank > RANK_CLASSES[-1]:
         raise LimitError("rank after merging axes", rank, RANK_CLASSES[-1])

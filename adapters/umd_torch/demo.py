@@ -188,8 +188,8 @@ def demo(*, device: str = "", epochs: int = digits.EPOCHS, as_json: bool = False
                 device = f"grpc://{address}/sim:0"
                 checked = check(address)
                 _show_check(checked, address, console)
+                stack.callback(session_for(device).close)
             runs = train(device, epochs, console)
-            session_for(device).close()
     finally:
         torch.set_num_threads(threads)
     good = all(agrees(runs[name], runs[TORCH]) for name in (COMPILED, WHOLE))

@@ -76,7 +76,9 @@ def test_floats_saturate_around_the_limits(pair: tuple[DType, DType], numbers: l
     check(pair, (len(numbers),), 1, make=make, plain=True)
 
 
-@pytest.mark.parametrize("pair", [(s, t) for s, t in PAIRS if s.is_float and t.is_integer], ids=lambda p: f"{p[0]}-{p[1]}")
+@pytest.mark.parametrize(
+    "pair", [(s, t) for s, t in PAIRS if s.is_float and t.is_integer], ids=lambda p: f"{p[0]}-{p[1]}"
+)
 def test_the_ends_of_the_integers(pair: tuple[DType, DType]) -> None:
     limits = np.iinfo(pair[1].numpy)
     ends = [2.0**k * sign for k in (7, 8, 15, 16, 31, 32, 63, 64) for sign in (1, -1)]

@@ -120,6 +120,7 @@ def test_every_kernel_and_type(name: str, dtype: DType, spatial: int) -> None:
         geometry(spatial, inputs=small, stride=0, output=3),
         geometry(spatial, inputs=small, dilation=0, output=2, stride=2),
         geometry(spatial, inputs=small, stride=HUGE, output=2),
+        geometry(spatial, inputs=small, kernel=1, pad=0, dilation=2**60, stride=2**60, output=1),
     )):  # fmt: skip
         check(name, dtype, parameters, seed)
 
@@ -185,7 +186,7 @@ def test_against_torch(transposed: bool) -> None:
         "kernel": (3, 2), "input": (9, 8),
     }  # fmt: skip
     fields = {"window_strides": (2, 1), "dilations": (1, 2), "pads": (1, 2)}
-    tensors = {"x": x, "w": w, "y": y, "dy": dy, "dx": x.grad, "dw": w.grad}
+    tensors: dict[str, Any] = {"x": x, "w": w, "y": y, "dy": dy, "dx": x.grad, "dw": w.grad}
     shapes = {
         "x": (3, 2, 2, 9, 8), "w": (2, 3, 2, 3, 2), "y": (3, 2, 3, *y.shape[2:]),
     }  # fmt: skip

@@ -44,8 +44,8 @@ SHAPES = [
 def oracle(name: str, inputs: dict[str, Array], rows: int, count: int) -> dict[str, Array]:
     given_values = {key: value.astype(np.float64).reshape(rows, count) for key, value in inputs.items()}
     if name in ("softmax_kernel", "log_softmax_kernel"):
-        x = torch.from_numpy(given_values["x"])
-        result = torch.softmax(x, 1) if name == "softmax_kernel" else torch.log_softmax(x, 1)
+        tensor = torch.from_numpy(given_values["x"])
+        result = torch.softmax(tensor, 1) if name == "softmax_kernel" else torch.log_softmax(tensor, 1)
         return {"y": result.numpy()}
     if name == "normalize_kernel":
         x = given_values["x"]

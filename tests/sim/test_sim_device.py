@@ -63,7 +63,7 @@ def test_options(text: str, wanted: Options) -> None:
     [
         ("0?sede=1", "sede"), ("0?seed=-1", "seed"), ("0?seed=1KiB", "seed"), ("0?strict=yes", "strict"),
         ("0?strict=2", "strict"), ("0?memory=", "memory"), ("0?memory=1GB", "memory"), ("0?threads=1.5", "threads"),
-        ("0?memory=٣", "memory"),
+        ("0?memory=\u0663", "memory"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_named(text: str, attribute: str) -> None:
@@ -73,7 +73,7 @@ def test_wrong_options_are_named(text: str, attribute: str) -> None:
     assert "strict" in caught.value.facts()["wanted"]
 
 
-@pytest.mark.parametrize("ordinal", ["8", "-1", "x", "0x1", "١"])
+@pytest.mark.parametrize("ordinal", ["8", "-1", "x", "0x1", "\u0661"])
 def test_wrong_ordinals_are_unsupported(ordinal: str) -> None:
     with pytest.raises(UnsupportedError, match="0 to 7"):
         umd.open_device(f"sim:{ordinal}")
@@ -216,6 +216,7 @@ def test_devices_on_many_threads_do_not_disturb_each_other() -> None:
 
 
 def test_the_plugin_loads_nothing_until_a_device_is_opened() -> None:
-    code = "import sys, umd_sim.plugin as p; p.probe(); print('umd_sim.device' in sys.modules, 'threadpoolctl' in sys.modules)"
+    heavy = ("umd_sim.device", "umd_sim.lowerings", "threadpoolctl")
+    code = f"import sys, umd_sim.plugin as p; p.probe(); print([m for m in {heavy} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout.split() == ["False", "False"]
+    assert result.stdout.strip() == "[]"

@@ -127,7 +127,7 @@ def test_four_steps_against_torch(name: str) -> None:
         p = rng.standard_normal(40)
         reference = torch.tensor(p.copy(), requires_grad=True)
         theirs = optimizer(name, fields, reference)
-        state = {"p": p, "m": np.zeros(40), "v": np.zeros(40), "lr": np.full((), 0.125, np.float32)}
+        state: dict[str, Array] = {"p": p, "m": np.zeros(40), "v": np.zeros(40), "lr": np.full((), 0.125, np.float32)}
         record = BY_NAME[name].record((dtypes.float64,), (1,))
         layout: dict[str, Any] = {}
         for operand in record.row.operands:

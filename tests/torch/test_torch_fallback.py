@@ -78,7 +78,7 @@ def test_training_through_parts_on_the_cpu(plain: str) -> None:
     function: Any = lambda x: loss(lambda h: h.cumsum(1), x)  # noqa: E731
     x = torch.randn(4, 6)
     wanted = torch.autograd.grad(function(x), list(model.parameters()))
-    compiled = torch.compile(function, backend="umd", options={"device": plain})
+    compiled: Any = torch.compile(function, backend="umd", options={"device": plain})
     with pytest.warns(FallbackWarning, match="cumsum"):
         result = compiled(x)
     got = torch.autograd.grad(result, list(model.parameters()))
@@ -137,7 +137,8 @@ def test_a_kernel_that_the_device_lacks(poor: str) -> None:
     function: Any = lambda x: (x + 1).tanh() * x.tanh()  # noqa: E731
     x = torch.randn(4)
     with pytest.warns(FallbackWarning, match="aten.tanh.*does not have it"):
-        got = torch.compile(function, backend="umd", options={"device": poor})(x)
+        compiled: Any = torch.compile(function, backend="umd", options={"device": poor})
+        got = compiled(x)
     torch.testing.assert_close(got, function(x))
     assert counters.fallbacks == {"aten.tanh.default": 2}
     with pytest.raises(BackendCompilerFailed, match="tanh"):

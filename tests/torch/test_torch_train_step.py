@@ -107,10 +107,9 @@ def test_parameter_groups_and_other_batch_sizes() -> None:
     reference = copy.deepcopy(model)
 
     def groups(network: nn.Sequential) -> torch.optim.Optimizer:
-        first, last = network[0], network[2]
-        return torch.optim.AdamW(
-            [{"params": first.parameters(), "lr": 0.02, "weight_decay": 0.0}, {"params": last.parameters()}], lr=0.001
-        )
+        first = {"params": network[0].parameters(), "lr": 0.02, "weight_decay": 0.0}
+        rest: dict[str, Any] = {"params": network[2].parameters()}
+        return torch.optim.AdamW([first, rest], lr=0.001)
 
     mine, theirs = groups(model), groups(reference)
     step = train_step(model, functional.cross_entropy, mine, device="sim:0")

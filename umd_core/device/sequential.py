@@ -305,12 +305,22 @@ class SequentialDevice(BackendMethods):
     ) -> None:
         self._running = True
         try:
-            error = self._bind(program, bindings, words) or execute(self, program, signals)
+            error = self._execute(program, bindings, words, signals)
             ticket.complete(error)
             for fence, value in signals:
                 fence.advance(value)
         finally:
             self._running = False
+
+    def _execute(
+        self,
+        program: Program,
+        bindings: tuple[Binding, ...],
+        words: tuple[int, ...],
+        signals: Sequence[FenceValue],
+    ) -> Exception | None:
+        """Does the work of a submission and returns what went wrong; a backend that replays puts its own way here."""
+        return self._bind(program, bindings, words) or execute(self, program, signals)
 
     def _bind(self, program: Program, bindings: tuple[Binding, ...], words: tuple[int, ...]) -> Exception | None:
         """Makes the program fit; returns what went wrong, with the outputs poisoned."""

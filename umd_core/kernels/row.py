@@ -130,6 +130,11 @@ class KernelRow:
         """For each type parameter, the index of the first operand that has it."""
         return tuple(next(i for i, o in enumerate(self.operands) if o.type == name) for name, _ in self.types)
 
+    @functools.cached_property
+    def size_extents(self) -> tuple[int, ...]:
+        """For each leading size, the index of an extent that has this length."""
+        return tuple(next(i for i, e in enumerate(self.extents) if e.size == name) for name, _ in self.sizes)
+
     def field_types(self) -> list[tuple[str, str]]:
         """Returns (name, type) of every parameter in order; an array's type is like `u64[rank]`."""
         fields = [(name, "u32") for name, _ in self.sizes]

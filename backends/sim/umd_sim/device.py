@@ -113,12 +113,16 @@ def _half_of_the_machine() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-@functools.cache
 def limit_blas(threads: int) -> None:
     """Gives NumPy's BLAS this many threads, in the whole process; other libraries keep theirs.
 
     With more than one, a call now and then waits milliseconds for a thread that the system has put aside.
     """
-    for library in ThreadpoolController().lib_controllers:
-        if library.user_api == "blas" and "numpy" in library.filepath:
-            library.set_num_threads(threads)
+    for library in _blas():
+        library.set_num_threads(threads)
+
+
+@functools.cache
+def _blas() -> tuple[Any, ...]:
+    found = ThreadpoolController().lib_controllers
+    return tuple(library for library in found if library.user_api == "blas" and "numpy" in library.filepath)

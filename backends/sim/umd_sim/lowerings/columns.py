@@ -80,6 +80,7 @@ class Shape(NamedTuple):
 
 
 _LONG_RUN, _SHORT_RUN = 12, 8
+"""Elements: rows of outputs from which on channels are not put last, windows from which on they are (both measured)."""
 
 
 def channels_last(shape: Shape) -> bool:
@@ -168,11 +169,10 @@ def _windows(x: Array, axes: Sequence[Axis], starts: Sequence[int]) -> Array:
     begun = _part(x, [slice(start, None) for start in starts])
     steps = begun.strides[3:]
     shape = (*x.shape[:3], *(a.kernel for a in axes), *(a.output for a in axes))
-    strides = (
-        *begun.strides[:3],
-        *(a.dilation * step for a, step in zip(axes, steps, strict=True)),
-        *(a.stride * step for a, step in zip(axes, steps, strict=True)),
-    )
+    # The step along an extent of 1 is never taken, and may be too large for an address.
+    by_tap = [a.dilation * step if a.kernel > 1 else 0 for a, step in zip(axes, steps, strict=True)]
+    by_output = [a.stride * step if a.output > 1 else 0 for a, step in zip(axes, steps, strict=True)]
+    strides = (*begun.strides[:3], *by_tap, *by_output)
     return np.lib.stride_tricks.as_strided(begun, shape, strides, writeable=False)
 
 

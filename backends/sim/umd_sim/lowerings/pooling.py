@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umd_core.kernels import KernelRecord
-from umd_sim.lowerings.layout import NOTHING, Array, Executable, Launch, compute_type, running
+from umd_sim.lowerings.layout import NOTHING, Array, Executable, Launch, compute_type, product, running
 from umd_sim.lowerings.maxima import max_index
 from umd_sim.lowerings.windows import Axis, arrivals, at, axes_of, counts, meetings, uncovered
 from umd_sim.scratch import Scratch
 
 _BAKED = 4096
-"""Divisors of at most this many outputs along an axis are kept with the executable."""
+"""Divisors of planes of at most this many outputs are kept."""
 
 
 class Plan(NamedTuple):
@@ -159,7 +159,7 @@ def _average(plan: Plan, x: Array, y: Array, scratch: Scratch) -> None:
 def _divisor(plan: Plan) -> Array:
     if plan.counts is None:
         return np.ones((), plan.compute)
-    small = max(axis.output for axis in plan.axes) <= _BAKED
+    small = product([axis.output for axis in plan.axes]) <= _BAKED
     return _small_divisor(plan.counts, plan.compute) if small else plan.counts.divisor(plan.compute)
 
 

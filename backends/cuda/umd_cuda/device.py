@@ -1,0 +1,245 @@
+"""CudaDevice: runs our CUDA C kernels through a driver: on a GPU, or compiled for the processor."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from umd_core.device import Binding, Buffer, Caps, FenceValue, Program, SequentialDevice
+from umd_core.device.execution import located, poison
+from umd_core.errors import DeviceLostError, InternalError, OutOfMemoryError, UmdError, UnsupportedError
+from umd_core.kernels import KERNELS, Geometry, KernelRecord
+from umd_cuda import sources as our_sources
+from umd_cuda.driver import Call, Driver, DriverFault, HostMemory, Memory
+from umd_cuda.driver import Geometry as Launch
+from umd_cuda.options import Options
+from umd_cuda.pool import Pool
+from umd_cuda.replay import Replays
+from umd_cuda.status import CheckedCall, StatusWords
+
+MAX_WORK = 1 << 40
+"""Element operations in one launch: minutes of a processor's time, seconds of a GPU's."""
+MAX_WORK_ON_A_GPU = 1 << 44
+
+
+class Executable(NamedTuple):
+    """A kernel of a loaded module, for the launches of one record."""
+
+    record: KernelRecord
+    function: Any
+
+
+class CudaDevice(SequentialDevice):
+    """A device whose kernels are CUDA C.
+
+    A submission has ended when the driver has done its work, so its ticket and its fences tell the truth, and a fault
+    belongs to the submission in which it happened.
+
+    Attributes:
+        driver: who executes.
+        options: how the device was opened.
+        pool: its memory.
+    """
+
+    def __init__(self, driver: Driver, name: str, options: Options | None = None, sources: Any = our_sources) -> None:
+        self.driver, self.options = driver, options or Options()
+        self._sources = sources
+        self._capacity = self.options.memory or driver.memory_info().free // 10 * 9
+        super().__init__(name)
+        self.pool = Pool(driver, self._capacity)
+        self._words = StatusWords(driver, self.pool, name)
+        wanted = driver.captures and self.options.replay and not self.options.sync
+        self._replays = Replays(driver) if wanted else None
+        self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._loaded: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._lost = ""
+
+    def caps(self) -> Caps:
+        flags = {"trim"} | ({"map"} if self.driver.maps else set()) | ({"prepare"} if self._replays else set())
+        work = MAX_WORK if self.driver.maps else MAX_WORK_ON_A_GPU
+        return Caps(self._sources.kernels(), memory=self._capacity, max_work=work, flags=frozenset(flags))
+
+    # memory
+
+    def allocate(self, size: int) -> Buffer:
+        try:
+            return super().allocate(size)
+        except OutOfMemoryError as error:
+            arenas = sum(program.arena.size for program in list(self._loaded) if program.arena is not None)
+            kept = self.pool.kept
+            error.args = (f"{error}; {arenas} bytes are arenas of loaded programs, {kept} wait in the pool",)
+            raise error.at(arena=arenas, pool=kept) from error.__cause__
+
+    def allocate_memory(self, size: int) -> Memory:
+        with self._faults():
+            try:
+                return self.pool.allocate(size, self.name)
+            except OutOfMemoryError:
+                self.trim()
+            return self.pool.allocate(size, self.name)
+
+    def free_memory(self, memory: Memory) -> None:
+        if not isinstance(memory, HostMemory):
+            self.pool.free(memory)
+
+    def wrap_memory(self, data: Any) -> HostMemory:
+        return self.driver.wrap(data)
+
+    def write_memory(self, memory: Memory, offset: int, data: memoryview) -> None:
+        with self._faults():
+            self.driver.write(memory, offset, data)
+
+    def read_memory(self, memory: Memory, offset: int, size: int) -> memoryview:
+        with self._faults():
+            return self.driver.read(memory, offset, size)
+
+    def copy(self, destination: Binding, source: Binding) -> None:
+        into, out_of = destination.buffer.memory, source.buffer.memory
+        self.driver.copy(into, destination.offset, out_of, source.offset, source.size)
+
+    def fill(self, destination: Binding, pattern: bytes) -> None:
+        count = destination.size // len(pattern)
+        self.driver.fill(destination.buffer.memory, destination.offset, pattern, count)
+
+    def trim(self) -> None:
+        super().trim()
+        if not self._lost:
+            with self._faults():
+                self.pool.trim()
+
+    # kernels
+
+    def load_kernel(self, record: KernelRecord, parameters: bytes) -> Executable:
+        types = tuple(t.name for t in record.types)
+        if not self.supports(record.row.name, record.types):
+            raise UnsupportedError("has no CUDA source", kernel=record.row.name, types=types, device=self.name)
+        source = self._sources.source_for(record)
+        key = (source.text, tuple(source.options))
+        with self._faults():
+            module = self._modules.get(key)
+            if module is None:
+                module = self._modules[key] = self.driver.load(*key)
+            return Executable(record, self.driver.function(module, source.entry))
+
+    def bind(self, executable: Executable, parameters: bytes, bindings: Sequence[Binding]) -> Callable[[], None]:
+        record = executable.record
+        launch = Launch(*self._sources.launch_geometry(record, record.struct.unpack(parameters)))
+        addresses = [buffer.memory.address + offset for buffer, offset, _ in bindings]
+        if not record.row.status:
+            return self._waiting(self.driver.prepare(executable.function, launch, addresses, parameters))
+        place = self._words.take()
+        addresses.append(place[0].address + place[1])
+        call = self._waiting(self.driver.prepare(executable.function, launch, addresses, parameters))
+        extent = record.unpack(parameters)["axis"]
+        return CheckedCall(self._words, place, call, record.row.name, extent)
+
+    def _waiting(self, call: Call) -> Call:
+        """Returns the call, followed by a wait when the device was opened with sync=1."""
+        if self.options.sync and self.driver.asynchronous:
+            return functools.partial(_call_and_wait, call, self.driver)
+        return call
+
+    def dispatch(
+        self, executable: Executable, launch: Geometry, parameters: bytes, bindings: Sequence[Binding]
+    ) -> None:
+        self.bind(executable, parameters, bindings)()
+
+    # submissions
+
+    def _load(self, raw: bytes, inputs: Any, outputs: Any, aliases: Any) -> Program:
+        program = super()._load(raw, inputs, outputs, aliases)
+        self._loaded.add(program)
+        return program
+
+    def _check_submission(self, program: Program, signals: Sequence[FenceValue]) -> None:
+        self._check_alive()
+        super()._check_submission(program, signals)
+
+    def _execute(
+        self,
+        program: Program,
+        bindings: tuple[Binding, ...],
+        words: tuple[int, ...],
+        signals: Sequence[FenceValue],
+    ) -> Exception | None:
+        try:
+            if self._replays and not self.poisoned and self._replays.run(program, bindings, words):
+                self.driver.synchronise()
+                return self._replayed(self._replays, program)
+            error = self._known(super()._execute(program, bindings, words, signals))
+            if not self._lost:
+                self.driver.synchronise()
+            if error is None and self._replays:
+                self._replays.ran(program)
+        except DriverFault as fault:
+            error = self._fault(fault, _between(program, self.options))
+            poison(self, program.writable(), error)
+        return error
+
+    def _replayed(self, replays: Replays, program: Program) -> UmdError | None:
+        """Returns the first failure of a replay. All of it has run: every output may depend on what failed."""
+        first: UmdError | None = None
+        for position, failure in replays.failures(program):
+            first = first or located(failure, self.name, program.steps[position])
+        if first is not None:
+            poison(self, program.writable(), first)
+        return first
+
+    def _known(self, error: Exception | None) -> Exception | None:
+        """Returns the error of a step; a fatal fault becomes the loss of the device."""
+        fault = error.__cause__ if error is not None else None
+        if error is None or not isinstance(fault, DriverFault):
+            return error
+        facts = error.facts() if isinstance(error, UmdError) else {}
+        return self._fault(fault, str(error)).at(**facts)
+
+    # faults
+
+    def _fault(self, fault: DriverFault, what: str) -> UmdError:
+        """Returns the error for a fault of the driver, and notes the loss of the device."""
+        if not fault.fatal:
+            return InternalError(f"{self.name}: {what}" if fault.reason in what else f"{self.name}: {fault} {what}")
+        self._lost = self._lost or (what if fault.reason in what else f"{fault} {what}".strip())
+        return DeviceLostError(self.name, self._lost)
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        self._check_alive()
+        try:
+            yield
+        except DriverFault as fault:
+            raise self._fault(fault, "") from fault
+
+    def _check_alive(self) -> None:
+        if self._lost:
+            raise DeviceLostError(self.name, self._lost)
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        super().close()
+        if self._replays:
+            self._replays.forget()
+        if not self._lost:
+            with self._faults():
+                self.driver.close()
+
+
+def _call_and_wait(call: Call, driver: Driver) -> None:
+    call()
+    driver.synchronise()
+
+
+def _between(program: Program, options: Options) -> str:
+    """Returns which commands a fault that was seen at the end of a submission may have come from."""
+    steps = program.steps
+    if not steps:
+        return ""
+    names = f"command {steps[0].command} ({steps[0].name})"
+    if len(steps) > 1:
+        names += f" to {steps[-1].command} ({steps[-1].name})"
+    hint = "" if options.sync else "; open the device with ?sync=1 to see which"
+    return f"[in {names}{hint}]"

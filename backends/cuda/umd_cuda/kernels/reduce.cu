@@ -1,0 +1,25 @@
+// Reductions: one result a row. Generated: T, Number (what is accumulated), NUMBER(v), STORE_NUMBER(v), FIRST (the
+// result over nothing), IS_MEAN, COMBINE(a, b).
+#include "rows.cuh"
+DEFINE_ROW_REDUCTION(combine_row, Number, COMBINE)
+
+UMD_SIGNATURE {
+  __shared__ Number partial[32];
+  const Index rows = product(p.outer, OUTER_RANK);
+  const Index length = product(p.inner, INNER_RANK);
+  for (Index row = ROWS_FIRST; row < rows; row += ROWS_STEP) {
+    const Offset start = (Offset)p.x_offset + place(row, p.outer, p.x_strides, OUTER_RANK);
+    Number total = FIRST;
+    for (Index i = threadIdx.x; i < length; i += blockDim.x) {
+      const Number value = NUMBER(x[start + place(i, p.inner, p.x_strides + OUTER_RANK, INNER_RANK)]);
+      total = COMBINE(total, value);
+    }
+    total = combine_row(total, partial);
+    if (threadIdx.x == 0) {
+#if IS_MEAN
+      total = total / (Number)length;
+#endif
+      out[(Offset)p.out_offset + place(row, p.outer, p.out_strides, OUTER_RANK)] = STORE_NUMBER(total);
+    }
+  }
+}

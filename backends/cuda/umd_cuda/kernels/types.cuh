@@ -1,0 +1,66 @@
+// Index types and what every kernel shares. Generated text before this defines WIDE, the element types and Parameters.
+#if WIDE
+typedef unsigned long long Index;  // counts of elements
+typedef long long Offset;          // positions in a binding, in elements
+#else
+typedef unsigned Index;
+typedef int Offset;
+#endif
+
+struct Status {
+  unsigned code;
+  unsigned zero;
+  long long value;
+};
+
+// Returns where element i (row-major) of a strided box lies, relative to its first element.
+__device__ __forceinline__ Offset place(Index i, const unsigned long long* extents, const long long* strides,
+                                        int rank) {
+  Offset at = 0;
+#pragma unroll
+  for (int axis = rank - 1; axis >= 0; --axis) {
+    const Index extent = (Index)extents[axis];
+    if (i < extent) {  // the axes before are at 0: most boxes need no division at all
+      at += (Offset)i * (Offset)strides[axis];
+      break;
+    }
+    if (extent == 1) continue;
+    const Index rest = i / extent;
+    at += (Offset)(i - rest * extent) * (Offset)strides[axis];
+    i = rest;
+  }
+  return at;
+}
+
+// Returns the product of extents.
+__device__ __forceinline__ Index product(const unsigned long long* extents, int rank) {
+  Index total = 1;
+#pragma unroll
+  for (int axis = 0; axis < rank; ++axis) total *= (Index)extents[axis];
+  return total;
+}
+
+// Returns whether the box is row-major without gaps.
+__device__ __forceinline__ bool is_dense(const unsigned long long* extents, const long long* strides, int rank) {
+  long long step = 1;
+  bool dense = true;
+#pragma unroll
+  for (int axis = rank - 1; axis >= 0; --axis) {
+    if (extents[axis] == 1) continue;
+    dense = dense && strides[axis] == step;
+    step *= (long long)extents[axis];
+  }
+  return dense;
+}
+
+// Returns whether every index of the box means the same element.
+__device__ __forceinline__ bool is_scalar(const unsigned long long* extents, const long long* strides, int rank) {
+  bool scalar = true;
+#pragma unroll
+  for (int axis = 0; axis < rank; ++axis) scalar = scalar && (extents[axis] == 1 || strides[axis] == 0);
+  return scalar;
+}
+
+// This invocation's number in the grid, and how many there are.
+#define INVOCATION ((Index)blockIdx.x * blockDim.x + threadIdx.x)
+#define INVOCATIONS ((Index)gridDim.x * blockDim.x)
