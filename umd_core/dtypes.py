@@ -11,21 +11,21 @@ import numpy as np
 from umd_core.errors import DTypeError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type. `code` is ONNX's TensorProto number, `size` is in bytes."""
+    """An element type. `code` is ONNX's TensorProto number, `size` is in bytes. One object a type: compare by `is`."""
 
     name: str
     code: int
     size: int
     kind: str  # "b" bool, "i" signed, "u" unsigned, "f" float
-    numpy: np.dtype[Any] = field(compare=False, repr=False)
+    numpy: np.dtype[Any] = field(repr=False)
 
     def __str__(self) -> str:
         return self.name
 
-    def __hash__(self) -> int:
-        return self.code
+    def __reduce__(self) -> tuple[object, ...]:
+        return dtype, (self.name,)
 
     @property
     def is_float(self) -> bool:

@@ -103,7 +103,7 @@ class TensorDesc:
         desc = getattr(value, "desc", None)
         if isinstance(desc, TensorDesc):
             return desc
-        array = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
+        array: Any = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
         return cls(array.dtype, array.shape)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from umd_core.commands import READ, WRITE, DebugInfo
 from umd_core.dtypes import dtype as to_dtype
 from umd_core.errors import InputCountError, ShapeError, UmdError, UndefinedValueError
 from umd_core.ir import Array, Graph, Node, Output, TensorDesc, contiguous_strides
-from umd_core.kernels import safety
+from umd_core.kernels import KernelRecord, safety
 from umd_core.ops import OPS
 from umd_core.recipes import Recipe, Recipes
 from umd_core.recorder import CopyBytes, Launch, Recorder, Step
@@ -326,24 +327,27 @@ class Uses:
 
 def overwrites_exactly(linked: LinkedStep, written: int, read: int) -> bool:
     """Returns whether the step may write `written` over `read` in place: a declared, exact alias at offset 0."""
-    step = linked.step
+    step, refs = linked.step, linked.refs
     if not isinstance(step, Launch):
         return False
-    boxes = {box.operand.name: (box, ref) for box, ref in zip(step.record.boxes, linked.refs, strict=True)}
-    flat = None
+    pairs = _exact_pairs(step.record, step.parameters)
     found = False
-    for box, ref in boxes.values():
+    for index, ref in enumerate(refs):
         if ref[0] != read:
             continue
-        pair = next((w for w, r in step.record.row.alias if r == box.operand.name and boxes[w][1][0] == written), None)
-        if pair is None or boxes[pair][1][2:] != ref[2:] or ref[2]:
-            return False
-        if flat is None:
-            flat = step.record.struct.unpack(step.parameters)
-        if not safety.same_elements(boxes[pair][0], box, flat):
+        if ref[2] or not any(r == index and refs[w][0] == written and refs[w][2:] == ref[2:] for w, r in pairs):
             return False
         found = True
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _exact_pairs(record: KernelRecord, parameters: bytes) -> tuple[tuple[int, int], ...]:
+    """Returns the declared (written, read) operand indices that address the same elements with these parameters."""
+    flat = record.struct.unpack(parameters)
+    index = {box.operand.name: i for i, box in enumerate(record.boxes)}
+    pairs = [(index[written], index[read]) for written, read in record.row.alias]
+    return tuple((w, r) for w, r in pairs if safety.same_elements(record.boxes[w], record.boxes[r], flat))
 
 
 def _same_layout(view: View, desc: TensorDesc) -> bool:

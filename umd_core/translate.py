@@ -32,6 +32,7 @@ from umd_core.memory import Transient, plan
 from umd_core.ops import op_template
 from umd_core.recipes import CAPACITY, Recipes, freeze
 from umd_core.recorder import CopyBytes, Launch
+from umd_core.single import translate_single
 from umd_core.template import OpTemplate
 
 MAX_DEPS = 32
@@ -77,7 +78,9 @@ class Translator:
         return found
 
     def _translate_op(self, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> CommandBuffer:
-        return self.graph(op_graph(name, inputs, attributes))
+        return translate_single(name, inputs, attributes, self.recipes) or self.graph(
+            op_graph(name, inputs, attributes)
+        )
 
     def graph(self, graph: Graph) -> CommandBuffer:
         """Returns the command buffer of a graph.
@@ -200,7 +203,8 @@ class _Assembler:
         self._place: dict[int, tuple[int, int]] = {}  # buffer -> (slot, byte offset in it)
         self._memory: dict[int, int] = {}  # writable slot -> memory object for hazards
         self._constants: list[bytes] = []
-        self._slot_count = 0
+        self._sizes: list[int] = []  # of each slot, the bytes that the commands reach
+        self._used: list[int] = []  # of each slot, the accesses
         self._arena_size = 0
 
     def assemble(self) -> CommandBuffer:
@@ -242,7 +246,7 @@ class _Assembler:
                 place[number] = (slot, 0)
                 self._constants.append(data)
                 slot += 1
-        self._slot_count = slot
+        self._sizes, self._used = [0] * slot, [0] * slot
 
     def _inheritance(self, index_of: Mapping[int, int], uses: Uses) -> dict[int, int]:
         """Returns, for transients that may be computed in place, the index of the transient whose bytes they take."""
@@ -276,11 +280,15 @@ class _Assembler:
         kernels: dict[KernelRecord, int] = {}
         commands: list[Command] = buffer.commands
         debug = buffer.debug
+        sizes, used = self._sizes, self._used
         for linked in self._linked.steps:
             refs = []
             for number, access, offset, length in linked.refs:
                 slot, base = place[number]
                 refs.append(Ref(slot, access, offset + base, length))
+                used[slot] |= access
+                if offset + base + length > sizes[slot]:
+                    sizes[slot] = offset + base + length
             accesses = [(memory[r[0]], r[1], r[2], r[3]) for r in refs if r[0] in memory]
             deps = hazards.depend(len(commands), accesses)
             if len(deps) > MAX_DEPS:
@@ -294,18 +302,11 @@ class _Assembler:
 
     def _slots(self, buffer: CommandBuffer) -> None:
         linked = self._linked
-        count = self._slot_count
-        sizes, accesses = [0] * count, [0] * count
-        for command in buffer.commands:
-            for slot, access, offset, length in _refs(command):
-                accesses[slot] |= access
-                if offset + length > sizes[slot]:
-                    sizes[slot] = offset + length
         descs = [*buffer.inputs, *buffer.outputs]
         groups = {source: number + 1 for number, source in enumerate(sorted(set(linked.same.values())))}
         at = 0
         constants = iter(buffer.constants)
-        for slot in range(count):
+        for slot, size in enumerate(self._sizes):
             if slot < len(descs):
                 group = groups.get(linked.same.get(slot, slot), 0)
                 kind, alignment, value, length = SlotKind.ARGUMENT, descs[slot].dtype.size, 0, 0
@@ -315,7 +316,7 @@ class _Assembler:
                 data = next(constants)
                 kind, group, alignment, value, length = SlotKind.CONSTANT, 0, _CONSTANT_ALIGNMENT, at, len(data)
                 at += -(-length // 8) * 8
-            buffer.slots.append(Slot(kind, accesses[slot], group, alignment, sizes[slot], value, length))
+            buffer.slots.append(Slot(kind, self._used[slot], group, alignment, size, value, length))
 
 
 def _command(
@@ -327,12 +328,4 @@ def _command(
     if isinstance(step, CopyBytes):
         return Copy(refs[0], refs[1], deps)
     return Fill(refs[0], step.pattern, deps)
-
-
-def _refs(command: Command) -> Sequence[Ref]:
-    if isinstance(command, Dispatch):
-        return command.refs
-    if isinstance(command, Copy):
-        return (command.destination, command.source)
-    return (command.destination,) if isinstance(command, Fill) else ()
 

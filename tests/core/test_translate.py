@@ -7,12 +7,15 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import umd_core as umd
 from umd_core import errors
 from umd_core.commands import Barrier, CommandBuffer, Copy, Dispatch, SlotKind
 from umd_core.ir import Graph, TensorDesc
 from umd_core.kernels import KERNELS
+from umd_core.single import translate_single
+from umd_core.testing import strategies as us
 from umd_core.translate import Translator, op_graph, translate
 
 F32 = TensorDesc("f32", (4, 5))
@@ -268,3 +271,28 @@ def test_command_buffers_survive_pickle_and_copy() -> None:
     for other in (pickle.loads(pickle.dumps(cb)), copy.deepcopy(cb)):
         assert other == cb
         assert other.kernels[0] is cb.kernels[0]
+
+
+@settings(max_examples=300)
+@given(us.op_requests())
+def test_the_short_way_gives_the_same_bytes(request: us.OpRequest) -> None:
+    inputs = [TensorDesc.of(x) if not isinstance(x, np.ndarray) else x for x in request.inputs]
+    translator = Translator()
+    try:
+        short = translate_single(request.op, inputs, request.attributes, translator.recipes)
+    except umd.UmdError as error:
+        with pytest.raises(type(error)):
+            translator.graph(op_graph(request.op, inputs, request.attributes))
+        return
+    if short is not None:
+        general = translator.graph(op_graph(request.op, inputs, request.attributes))
+        assert short == general
+        assert bytes(short) == bytes(general)
+
+
+def test_the_short_way_is_taken() -> None:
+    turned = TensorDesc("f32", (4, 5), (-1, 4), 3)
+    for op, inputs in (("Add", [F32, ROW]), ("Add", [turned, ROW]), ("MatMul", [F32, TensorDesc("f32", (5, 2))])):
+        short = translate_single(op, inputs, {}, Translator().recipes)
+        assert short is not None
+        assert bytes(short) == bytes(Translator().graph(op_graph(op, inputs, {})))
