@@ -56,14 +56,16 @@ def umd(
 
 
 def _inference_roles(_: fx.GraphModule) -> Roles:
-    metadata = TracingContext.get().fw_metadata
+    context = TracingContext.try_get()
+    metadata = context and context.fw_metadata
     return Roles(frozenset(metadata.static_input_indices if metadata else ()))
 
 
 def _forward_roles(graph: fx.GraphModule) -> Roles:
     """Returns the roles of a forward graph: what comes after the user's results is for the backward graph alone."""
-    metadata = TracingContext.get().fw_metadata
-    if metadata is None:
+    context = TracingContext.try_get()
+    metadata = context and context.fw_metadata
+    if not metadata:
         return Roles()
     count = len(graph.graph.output_node().args[0])  # type: ignore[arg-type]  # one flat tuple
     resident = range(metadata.num_forward_returns, count)

@@ -57,11 +57,13 @@ class Builder:
     Attributes:
         graph: what is being built.
         promises: what torch says the node returns that is being lowered, one per result.
+        row_major: whether the node's first tensor is known to fill its storage in row-major order from the start.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.promises: tuple[Promise, ...] = ()
+        self.row_major = False
         self._name = ""
         self._source = ""
         self._seen: dict[Any, tuple[Value, ...]] = {}
@@ -69,9 +71,9 @@ class Builder:
 
     # the node that is being lowered
 
-    def at(self, name: str, source: str, promises: tuple[Promise, ...]) -> None:
+    def at(self, name: str, source: str, promises: tuple[Promise, ...], *, row_major: bool = False) -> None:
         """Says which node of the framework's graph the next ops belong to."""
-        self._name, self._source, self.promises = name, source, promises
+        self._name, self._source, self.promises, self.row_major = name, source, promises, row_major
 
     @property
     def dtype(self) -> DType:
@@ -153,8 +155,8 @@ class Builder:
         descs = [None if v is None else TensorDesc(v.dtype, v.shape) for v in inputs]
         values = [self.graph.constants.get(name) for name in names]
         call = template.call(descs, attributes, values, wanted)
-        prefix = f"{self._name or op}_{len(self.graph.nodes)}"
-        outputs = tuple(f"{prefix}_{i}" if want else "" for i, want in enumerate(wanted))
+        prefix = f"{self._name or op}:{len(self.graph.nodes)}"
+        outputs = tuple(f"{prefix}.{i}" if want else "" for i, want in enumerate(wanted))
         self.graph.add(op, names, attributes, outputs=outputs, name=self._name, source=self._source)
         return tuple(Value(name, desc.dtype, desc.shape) for name, desc in zip(outputs, call.outputs, strict=False))
 

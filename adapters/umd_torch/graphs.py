@@ -106,6 +106,8 @@ def layout_of(value: torch.Tensor, bound: Bound) -> Layout:
     """Returns the layout of a tensor that tracing saw."""
     if value.layout is not torch.strided or value.is_quantized:
         raise UnsupportedError(f"{value.layout} tensors are not there")
+    if value.device.type != "cpu":
+        raise UnsupportedError(f"it works with a tensor on {value.device}")
     shape = tuple(evaluate(e, bound) for e in value.shape)
     return Layout(value.dtype, shape, tuple(evaluate(s, bound) for s in value.stride()))
 
@@ -121,6 +123,13 @@ def promises(node: fx.Node, bound: Bound) -> tuple[Promise, ...]:
         else:
             result.append(Promise(from_torch(torch.bool), (0,)))
     return tuple(result)
+
+
+def fills_its_storage(node: fx.Node) -> bool:
+    """Returns whether a node's first tensor lies row-major from the start of its storage, as far as tracing saw."""
+    first = node.args[0] if node.args else None
+    value = first.meta.get("val") if isinstance(first, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.is_contiguous() and value.storage_offset() == 0
 
 
 class Lowering:
@@ -189,11 +198,13 @@ class Lowering:
 
     def emit(self, node: fx.Node) -> Any:
         """Returns what a node's emitter returns."""
+        promised = promises(node, self._bound)
+        self._builder.at(node.name, source_line(node), promised, row_major=fills_its_storage(node))
+        if isinstance(node.meta.get("val"), torch.Tensor) and 0 in promised[0].shape:
+            return self._builder.full(0, *promised[0])
         emitter = LOWERINGS.get(node.target)
         if emitter is None:
             raise UnsupportedError("there is no lowering for it")
-        promised = promises(node, self._bound)
-        self._builder.at(node.name, source_line(node), promised)
         args, kwargs = map_aggregate((node.args, node.kwargs), self._argument)
         result = emitter(self._builder, *args, **kwargs)
         for value, promise in zip((result,) if isinstance(result, Value) else result, promised, strict=False):

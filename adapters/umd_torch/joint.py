@@ -62,8 +62,8 @@ class Step:
 
 
 def batch_input(position: int) -> str:
-    """Returns the name of the input that holds a part of the batch."""
-    return f"batch_{position}"
+    """Returns the name of the input that holds a part of the batch; no parameter's name has a colon."""
+    return f"batch:{position}"
 
 
 class Lines(TorchFunctionMode):
@@ -171,6 +171,8 @@ class StepLowering(Lowering):
         for name in self.step.updated:
             changed += self._update(self._updates[name], self._gradients[name])
         for name, value in changed:
+            if name in self.step.aliases:
+                raise UnsupportedError(f"{name!r} is changed by the model and by the optimizer", op="train_step")
             graph.output(value.name, self._descs[name], alias=name)
             self.step.aliases.append(name)
 

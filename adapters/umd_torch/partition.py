@@ -84,6 +84,15 @@ class Probe(Lowering):
         except UmdError as error:
             self._refuse(node, error)
             self._values[node] = self._given(node)
+            if node.target is torch.ops.aten.as_strided.default:
+                self._refuse_storage(node)
+
+    def _refuse_storage(self, node: fx.Node) -> None:
+        """Refuses the views that an as_strided looks through: off the CPU they would not share its storage."""
+        source = node.args[0]
+        while isinstance(source, fx.Node) and source.target in layout.VIEWS:
+            self.refused.setdefault(source.name, UnsupportedError("as_strided needs the storage behind it"))
+            source = source.args[0]
 
     def output(self, node: fx.Node) -> None:
         """Does nothing: what is asked is which nodes can be lowered."""

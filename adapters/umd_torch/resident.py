@@ -90,23 +90,29 @@ class Resident:
                 if any(s not in self.regions for s in state):
                     raise UnsupportedError("momentum was switched on after training began", op="train_step")
                 result[name] = Update(
-                    name, state, self.rule.op, self.rule.attributes(group), f"lr_{number}",
-                    f"step_{self._start[name]}", bool(group["maximize"]),
+                    name, state, self.rule.op, self.rule.attributes(group), f"lr:{number}",
+                    f"step:{self._start[name]}", bool(group["maximize"]),
                 )  # fmt: skip
         return result
 
     def key(self) -> tuple[Any, ...]:
-        """Returns what of the optimizer's settings a program depends on: everything but the learning rates."""
+        """Returns what of the optimizer's settings a program depends on: everything but the learning rates.
+
+        Raises:
+            UnsupportedError: parameters or groups were added.
+        """
         groups = self._optimizer.param_groups
+        if [len(g["params"]) for g in groups] != [len(names) for names in self._groups]:
+            raise UnsupportedError("the optimizer's parameter groups changed after training began", op="train_step")
         settings = [(tuple(self.rule.attributes(g).items()), g["maximize"], len(g["params"])) for g in groups]
         return (*settings, *self._starts)
 
     def scalars(self) -> Iterator[tuple[str, float]]:
         """Yields the learning rate of each group, and the number of the coming update."""
         for number, group in enumerate(self._optimizer.param_groups):
-            yield f"lr_{number}", float(group["lr"])
+            yield f"lr:{number}", float(group["lr"])
         for start in self._starts:
-            yield f"step_{start}", float(start + self._taken + 1)
+            yield f"step:{start}", float(start + self._taken + 1)
 
     def note_step(self, updated: tuple[str, ...]) -> None:
         """Notes that a step was run.

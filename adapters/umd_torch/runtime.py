@@ -35,6 +35,8 @@ class Roles:
 
 def in_layout(tensor: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, bool]:
     """Returns the tensor, or a copy in the layout that the program takes, and whether it is the tensor itself."""
+    if tensor.is_neg():  # its bytes are those of -tensor
+        tensor = tensor.resolve_neg()
     if layout.dense:
         if tensor.stride() == layout.strides:
             return tensor, True
@@ -65,6 +67,10 @@ class Executable:
         """Returns the graph's results: CPU tensors, and handles for what stays on the device."""
         if self._program is None:
             return [r.value if r.argument < 0 else arguments[r.argument] for r in self._results]
+        with self._session.lock:
+            return self._run(arguments)
+
+    def _run(self, arguments: Sequence[Any]) -> list[Any]:
         session = self._session
         tensors = self._tensors(arguments)
         bindings, sent = self._bind(tensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
@@ -12,7 +12,7 @@ import torch
 
 import umd_core as umd
 from umd_core.device import Binding, Buffer, Device, Ticket
-from umd_core.errors import PoisonedError
+from umd_core.errors import OutOfMemoryError, PoisonedError
 from umd_core.registry import default_device
 from umd_torch.counters import counters
 from umd_torch.host import Bytes, array_at, byte_count
@@ -45,6 +45,7 @@ class Session:
         name: as `open_device` takes it.
         device: the device.
         maps: whether host tensors are bound without a copy.
+        lock: held by every call; the device and what is kept here are one thread's at a time.
         parameters: the copies of parameters and buffers that it holds.
     """
 
@@ -53,8 +54,10 @@ class Session:
         self.caps = device.caps()
         self.maps = "map" in self.caps.flags
         self.parameters = Parameters(self)
+        self.lock = threading.RLock()
         self._free: dict[int, list[Buffer]] = {}
         self._kept = 0
+        self._returned: deque[tuple[Buffer, int]] = deque()
         self._wrapped: OrderedDict[tuple[int, int], Buffer] = OrderedDict()
 
     # memory
@@ -62,22 +65,35 @@ class Session:
     def slab(self, size: int) -> Slab:
         """Returns `size` device bytes."""
         size = aligned(max(size, 1))
-        free = self._free.get(size)
-        if free:
-            self._kept -= size
-            return Slab(self, free.pop(), size)
-        return Slab(self, self.device.allocate(size), size)
+        with self.lock:
+            self._collect()
+            free = self._free.get(size)
+            if free:
+                self._kept -= size
+                return Slab(self, free.pop(), size)
+            try:
+                return Slab(self, self.device.allocate(size), size)
+            except OutOfMemoryError:
+                self.trim()
+                return Slab(self, self.device.allocate(size), size)
 
     def give_back(self, buffer: Buffer, size: int) -> None:
-        """Keeps bytes for the next slab of that size, or frees them. Callable from a finalizer."""
-        if self._kept + size <= _KEPT_BYTES:
-            self._kept += size
-            self._free.setdefault(size, []).append(buffer)
-        else:
-            self.device.drop(buffer)
+        """Takes bytes back for the next slab of that size. Callable from a finalizer, on any thread."""
+        self._returned.append((buffer, size))
+
+    def _collect(self) -> None:
+        """Sorts in what came back; what is too much is freed."""
+        while self._returned:
+            buffer, size = self._returned.popleft()
+            if self._kept + size <= _KEPT_BYTES:
+                self._kept += size
+                self._free.setdefault(size, []).append(buffer)
+            else:
+                self.device.drop(buffer)
 
     def trim(self) -> None:
         """Frees the bytes that are kept for later slabs."""
+        self._collect()
         free, self._free, self._kept = self._free, {}, 0
         for buffers in free.values():
             self.device.drop(*buffers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -29,13 +29,21 @@ MORE = (aten.linalg_vector_norm, aten._native_batch_norm_legit, aten.native_batc
 
 
 @functools.cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
+def decompositions() -> dict[Any, Any]:
     """Returns torch's core decompositions without those in KEPT, those of MORE, and those of fused attention layers."""
     table: dict[Any, Any] = {**get_decompositions(MORE), **core_aten_decompositions()}
     for packet in KEPT:
         for name in packet.overloads():
             table.pop(getattr(packet, name), None)
-    return {**table, **attention.DECOMPOSITIONS}
+    return {**table, **attention.DECOMPOSITIONS, aten._adaptive_avg_pool2d.default: _adaptive_average}
+
+
+def _adaptive_average(x: torch.Tensor, size: Sequence[int]) -> Any:
+    """Returns torch's decomposition where windows are of unequal size; one pool does the others."""
+    if all(o and e % o == 0 for e, o in zip(x.shape[-2:], size, strict=True)):
+        return NotImplemented
+    pool = aten._adaptive_avg_pool2d
+    return get_decompositions([pool])[pool.default](x, size)
 
 
 @contextlib.contextmanager

@@ -95,11 +95,12 @@ class TrainStep:
         """
         if len(batch) < 2:
             raise InputCountError("train_step", len(batch), 2, 1 << 10)
-        self._resident.check()
-        program = self.program(*batch)
-        loss = program(batch)
-        self._resident.note_step(program.updated)
-        return loss
+        with self._session.lock:
+            self._resident.check()
+            program = self.program(*batch)
+            loss = program(batch)
+            self._resident.note_step(program.updated)
+            return loss
 
     def program(self, *batch: torch.Tensor) -> Program:
         """Returns the program for batches of this kind, made at the first use."""
@@ -117,11 +118,13 @@ class TrainStep:
 
     def sync(self) -> None:
         """Brings parameters, buffers and optimizer state back into the model and the optimizer."""
-        self._resident.sync()
+        with self._session.lock:
+            self._resident.sync()
 
     def load(self) -> None:
         """Sends the model's and the optimizer's present values to the device, whose own are lost."""
-        self._resident.load()
+        with self._session.lock:
+            self._resident.load()
 
 
 def train_step(

@@ -296,3 +296,9 @@ def test_the_short_way_is_taken() -> None:
         short = translate_single(op, inputs, {}, Translator().recipes)
         assert short is not None
         assert bytes(short) == bytes(Translator().graph(op_graph(op, inputs, {})))
+
+
+def test_the_gradient_of_relu_passes_nan_as_torch_does() -> None:
+    dy, y = np.array([1, 2, 3, 4], np.float32), np.array([np.nan, 0, -1, 2], np.float32)
+    (got,) = umd.open_device("sim:0").run(translate("umd.ReluGrad", [dy, y]), [dy, y])
+    np.testing.assert_array_equal(got.numpy(), [1, 0, 0, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -274,6 +275,22 @@ def test_sizes_and_floats_that_change() -> None:
     for rows, n, factor in ((4, 2, 0.5), (6, 3, 1.5), (8, 4, -2.0)):
         x = torch.randn(rows, n)
         torch.testing.assert_close(compiled(x, n, factor), function(x, n, factor))
+
+
+def test_threads_that_call_at_once(plain: str) -> None:
+    _, compiled, reference, x = pair("mlp", {"device": plain, "strict": True})
+    with torch.no_grad():
+        compiled(x)
+        inputs = [torch.randn_like(x) for _ in range(24)]
+        with ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(lambda v: infer(compiled, v), inputs))
+        for got, given in zip(results, inputs, strict=True):
+            torch.testing.assert_close(got, reference(given), rtol=1e-5, atol=1e-5)
+
+
+def infer(compiled: Model, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():  # which each thread says for itself
+        return first(compiled(x))
 
 
 def test_an_index_out_of_range_is_an_error_and_the_next_call_works() -> None:

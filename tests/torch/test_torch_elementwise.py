@@ -177,6 +177,17 @@ def test_gradients(function: Callable[..., Any], same: Check) -> None:
     same(function, torch.randn(5, 4), torch.cat([torch.randn(4, 4), torch.zeros(1, 4)]))
 
 
+def test_the_present_of_two_numbers(same: Check) -> None:
+    x, y = torch.tensor([1.0, math.nan, 3.0, math.nan]), torch.tensor([2.0, 5.0, math.nan, math.nan])
+    same(lambda a, b: (torch.fmax(a, b), torch.fmin(a, b)), x, y)
+    same(torch.fmax, torch.tensor([1, 5]), torch.tensor([2, 3]))
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 3, -1])
+def test_rounding_to_decimals(decimals: int, same: Check) -> None:
+    same(lambda x: torch.round(x, decimals=decimals), torch.tensor([0.125, 2.5, -3.5, 123.456, 1e6]))
+
+
 def test_lerp_addcmul_addcdiv(same: Check) -> None:
     x, y, z = torch.randn(3, 4), torch.randn(3, 4), torch.rand(3, 4) + 0.5
     same(lambda a, b, c: torch.addcmul(a, b, c, value=0.5), x, y, z)

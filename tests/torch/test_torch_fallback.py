@@ -115,6 +115,34 @@ def test_a_graph_with_nothing_for_the_device() -> None:
     assert counters.submissions == 0
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).t().as_strided((2, 2), (1, 3), 1), lambda x: (x + 1)[1:].as_strided((2, 2), (2, 1), 3) * 2,
+        lambda x: x[:, 1:].as_strided((2, 2), (1, 1)) + 1,
+    ],
+    ids=["transposed", "sliced", "argument"],
+)  # fmt: skip
+def test_what_looks_at_the_storage_behind_a_view(function: Any) -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        compiled: Any = torch.compile(function, backend="umd", options=SIM)
+        torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_a_negative_view_is_no_plain_bytes() -> None:
+    x = torch.randn(4, dtype=torch.complex64)
+    function: Any = lambda v: v.conj().imag + 1  # noqa: E731
+    compiled: Any = torch.compile(function, backend="umd", options=SIM)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        torch.testing.assert_close(compiled(x), function(x))
+    negative = x.conj().imag
+    assert negative.is_neg()
+    torch.testing.assert_close(torch.compile(lambda v: v * 3, backend="umd", options=STRICT)(negative), negative * 3)
+
+
 class _Poor(SimDevice):
     """A simulator without tanh, decomposed or not."""
 
@@ -136,8 +164,8 @@ def poor(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_kernel_that_the_device_lacks(poor: str) -> None:
     function: Any = lambda x: (x + 1).tanh() * x.tanh()  # noqa: E731
     x = torch.randn(4)
+    compiled: Any = torch.compile(function, backend="umd", options={"device": poor})
     with pytest.warns(FallbackWarning, match="aten.tanh.*does not have it"):
-        compiled: Any = torch.compile(function, backend="umd", options={"device": poor})
         got = compiled(x)
     torch.testing.assert_close(got, function(x))
     assert counters.fallbacks == {"aten.tanh.default": 2}

@@ -43,6 +43,7 @@ LAYOUT: dict[str, Callable[[torch.Tensor], Any]] = {
     "tril": lambda x: x[0].tril(),
     "triu": lambda x: x.triu(1),
     "movedim": lambda x: x.movedim(0, -1),
+    "diagonal_scatter": lambda x: torch.diagonal_scatter(x, x[:, :3, 0], -1, 1, 2),
     "diagonal": lambda x: x.diagonal(1, 1, 2),
     "as_strided": lambda x: x.as_strided((2, 3), (7, 2), 5),
     "unfold": lambda x: x.unfold(2, 3, 1),
@@ -144,6 +145,11 @@ def test_reductions_of_nothing_and_of_one(same: Check) -> None:
     same(lambda x: x.sum(1), torch.empty(3, 0))
     same(lambda x: x.mean(0), torch.empty(0, 2))
     same(lambda x: (x.sum(), x.amax(), x.argmax(), x.max(0), x.softmax(0)), torch.tensor(2.0))
+
+
+def test_order_of_truth_values(same: Check) -> None:
+    x = torch.tensor([[True, False], [False, False]])
+    same(lambda v: (v.max(1), v.amax(0)), x)
 
 
 def test_extremes_of_equal_and_missing_numbers(same: Check) -> None:

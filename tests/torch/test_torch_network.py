@@ -73,7 +73,7 @@ def test_convolutions(spatial: int, data: st.DataObject, same: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stride", "padding", "extra", "groups"), [(1, 0, 0, 1), (2, 1, 1, 1), (2, 0, 0, 2), (3, 1, 2, 1)]
+    ("stride", "padding", "extra", "groups"), [(1, 0, 0, 1), (2, 1, 1, 1), (2, 0, 0, 2), (3, 1, 2, 1), (3, 0, 2, 1)]
 )
 def test_transposed_convolutions(stride: int, padding: int, extra: int, groups: int, same: Check) -> None:
     x, w, bias = torch.randn(2, 4, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(3 * groups)

@@ -228,6 +228,18 @@ def test_optimizers_that_are_not_there(optimizer: Optimizer, message: str) -> No
         train_step(model, functional.cross_entropy, optimizer(list(model.parameters())), device="sim:0")
 
 
+def test_parameters_added_later_and_names_like_ours() -> None:
+    model = network()
+    model.register_parameter("batch_0", nn.Parameter(torch.ones(1)))
+    model.register_parameter("lr_0", nn.Parameter(torch.ones(1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = train_step(model, functional.cross_entropy, optimizer, device="sim:0")
+    step(*batch())
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    with pytest.raises(UnsupportedError, match="groups changed"):
+        step(*batch())
+
+
 def test_losses_and_nodes_that_are_not_there() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

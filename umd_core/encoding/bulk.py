@@ -3,32 +3,39 @@
 Nothing here defines a rule or raises an error: what is not accepted is judged by `structure`, command by command. So
 the two can never disagree about a buffer that is refused, and a test shows that whatever is accepted here is accepted
 there. `bulk_launches` does the same for rule 7.
+
+A small buffer costs as many NumPy calls as a large one, so each check is written to need few of them.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from umd_core.commands import Opcode
-from umd_core.encoding.layout import COMMAND, OPCODES, REF, SectionKind
+from umd_core.encoding.layout import COMMAND, OPCODES, SectionKind
 from umd_core.encoding.structure import check_other
 from umd_core.encoding.tables import Tables
 from umd_core.errors import DecodeError
 
 _C, _R, _D = SectionKind.COMMANDS, SectionKind.REFS, SectionKind.DEPS
 _Array = NDArray[Any]
-FEWEST = 100
+FEWEST = 8
 """Commands from which on this is faster than one by one."""
 
-_SHAPE_OF = np.full(256, -1, np.int64)
-"""The number of each opcode in `OPCODES`, -1 where there is none."""
-_SHAPE_OF[list(OPCODES)] = np.arange(len(OPCODES))
-_ACCESSES = [layout.refs or () for layout in OPCODES.values()]
-"""Access of each ref, by opcode number."""
+_DISPATCH = int(Opcode.DISPATCH)
+_OTHERS = [layout for op, layout in OPCODES.items() if op != Opcode.DISPATCH]
+"""What a command looks like (its shape) is one of these or, from `_KERNELS` on, a dispatch of a kernel."""
+_KERNELS = len(_OTHERS)
+_END = [layout.opcode for layout in _OTHERS].index(Opcode.END)
+_SHAPE_OF = np.full(257, 2**40, np.int64)
+"""The shape of each opcode; more than any shape for those that do not exist, and for what is no opcode."""
+_SHAPE_OF[[layout.opcode for layout in _OTHERS]] = np.arange(_KERNELS)
+_SHAPE_OF[Opcode.DISPATCH] = _KERNELS
+_ACCESSES = [bytes(layout.refs or ()) for layout in _OTHERS]
+_LENGTHS = [layout.least if layout.least == layout.most else -1 for layout in _OTHERS]
 
 
 class Bulk:
@@ -45,92 +52,91 @@ class Bulk:
     def __init__(self, tables: Tables) -> None:
         frame = tables.frame
         self.tables = tables
-        self._commands: _Array = np.frombuffer(frame.section(_C).data, COMMAND.dtype)
-        self._refs: _Array = np.frombuffer(frame.section(_R).data, REF.dtype)
+        self._commands = frame.section(_C).data
+        words: _Array = np.frombuffer(self._commands, "<u4").reshape(-1, COMMAND.size // 4).T
+        head, arg0, self.data_offset, self._data_length, self.first_ref, self._ref_count, self._first_dep, self._arg1 = (
+            words.astype(np.int64, order="C")
+        )
+        self._op_and_flags = head & 0xFFFF
+        self._dep_count: _Array = head >> 24
+        self._is_dispatch: _Array = (head & 0xFF) == _DISPATCH
+        self.dispatches: _Array = self._is_dispatch.nonzero()[0]
+        self._kernel_or_0: _Array = arg0 * self._is_dispatch
+        self.kernel: _Array = arg0.take(self.dispatches)
+        refs: _Array = np.frombuffer(frame.section(_R).data, "<i8").reshape(-1, 3).T
+        self._slot_and_access, self.offset, self.length = refs.copy()
+        self.slot: _Array = self._slot_and_access & 0xFFFFFFFF
         self._deps: _Array = np.frombuffer(frame.section(_D).data, "<u4")
-        self._op: _Array = self._commands["op"].astype(np.int64)
-        self.dispatches: _Array = np.flatnonzero(self._op == Opcode.DISPATCH)
-        self.kernel: _Array = self._commands["arg0"][self.dispatches].astype(np.int64)
-        self.data_offset: _Array = self._commands["data_offset"].astype(np.int64)
-        self.first_ref: _Array = self._commands["first_ref"].astype(np.int64)
-        self.slot: _Array = self._refs["slot"].astype(np.int64)
-        self.offset: _Array = self._refs["offset"].astype(np.int64)
-        self.length: _Array = self._refs["length"].astype(np.int64)
 
     def first_dispatches(self) -> list[tuple[int, int]] | None:
         """Returns what `resolve_kernels` wants when refs, commands and deps keep all rules; None when unsure."""
-        if not (self._refs_fit() and self._commands_fit() and self._deps_fit()):
+        if not (self._commands_fit() and self._refs_fit() and self._deps_fit() and self._others_fit()):
             return None
-        if not self._others_fit():
+        unused = len(self._arg1)
+        first: _Array = np.full(len(self.tables.kernels), unused)
+        first[self.kernel[::-1]] = self.dispatches[::-1]  # of several, the last assignment stays: the first dispatch
+        found: list[int] = first.tolist()
+        if found and (found[-1] == unused or found != sorted(found)):
             return None
-        if not len(self.kernel):
-            return []
-        highest = np.maximum.accumulate(self.kernel)
-        steps = highest[1:] - highest[:-1]
-        if self.kernel[0] or (steps > 1).any():
-            return None
-        first = self.dispatches[[0, *(np.flatnonzero(steps) + 1).tolist()]]
-        return list(zip(first.tolist(), (8 * self.data_offset[first]).tolist(), strict=True))
-
-    def _refs_fit(self) -> bool:
-        slots = self.tables.slots
-        if (self.slot >= len(slots)).any() or ((self.offset | self.length) >> 62).any():
-            return False
-        sizes = np.array([s.min_size for s in slots], np.int64)
-        forbidden = np.array([~s.access & 0xFFFFFFFF for s in slots], np.uint32)
-        ends = self.offset + self.length
-        own = sizes[self.slot]
-        if (ends > own).any() or (self._refs["access"] & forbidden[self.slot]).any():
-            return False
-        reached = sizes == 0
-        reached[self.slot[ends == own]] = True
-        return bool(reached.all())
+        return list(zip(found, (8 * self.data_offset.take(first)).tolist(), strict=True))
 
     def _commands_fit(self) -> bool:
         """Opcodes, reserved fields, kernels, cursors, and the accesses of the refs."""
-        commands, tables, op = self._commands, self.tables, self._op
-        shape = _SHAPE_OF[op]  # what a command looks like: by its opcode, or beyond those by its kernel
-        if not len(op) or op[-1] != Opcode.END or (op == Opcode.END).sum() != 1 or (shape < 0).any():
+        tables = self.tables
+        if not len(self._arg1):
             return False
-        if commands["flags"].any() or commands["reserved"].any() or commands["arg1"].any():
+        shape = _SHAPE_OF.take(self._op_and_flags, mode="clip")
+        shape += self._kernel_or_0
+        if shape.max() >= _KERNELS + len(tables.kernels) or shape[-1] != _END or np.count_nonzero(self._arg1):
             return False
-        if (self.kernel >= len(tables.kernels)).any():
+        wanted = np.array(_LENGTHS + [kernel.data_length for kernel in tables.kernels]).take(shape)
+        wrong = wanted != self._data_length
+        if np.count_nonzero(wrong) and np.count_nonzero(wanted[wrong] != -1):
             return False
-        shape[self.dispatches] = self.kernel + len(OPCODES)
         accesses = _ACCESSES + [kernel.accesses for kernel in tables.kernels]
-        sizes = np.array([-1] * len(OPCODES) + [kernel.data_length for kernel in tables.kernels], np.int64)[shape]
-        lengths = commands["data_length"].astype(np.int64)
-        if ((lengths != sizes) & (sizes >= 0)).any():
-            return False
-        of_shape = np.array(list(map(len, accesses)), np.int64)
-        counts = of_shape[shape]
+        counts = list(map(len, accesses))
         if not (
-            (commands["ref_count"] == counts).all()
-            and _cursor_fits(self.first_ref, counts, 0, len(self.slot))
-            and _cursor_fits(commands["first_dep"], commands["dep_count"], 0, len(self._deps))
-            and _cursor_fits(self.data_offset, (lengths + 7) >> 3, tables.commands_at >> 3, len(tables.data) >> 3)
+            # beside the count lies a reserved field: not 0 makes it another number
+            not np.count_nonzero(self._ref_count != np.array(counts).take(shape))
+            and _cursor_fits(self.first_ref, self._ref_count, 0, len(self.slot))
+            and _cursor_fits(self._first_dep, self._dep_count, 0, len(self._deps))
+            and _cursor_fits(self.data_offset, (self._data_length + 7) >> 3, tables.commands_at >> 3, len(tables.data) >> 3)
         ):
             return False
-        first = (np.cumsum(of_shape) - of_shape)[shape] - self.first_ref
-        which = np.repeat(first, counts) + np.arange(len(self.slot))
-        expected = np.array(list(itertools.chain.from_iterable(accesses)), np.uint32)[which]
-        return bool((expected == self._refs["access"]).all())
+        most = max(counts)
+        table = np.frombuffer(b"".join([row.ljust(most, b"\0") for row in accesses]), np.uint8).reshape(-1, most)
+        expected = table.take(shape, axis=0).ravel()
+        return not np.count_nonzero(expected[expected != 0] != self._slot_and_access >> 32)
+
+    def _refs_fit(self) -> bool:
+        slots = self.tables.slots
+        if np.count_nonzero((self.offset | self.length) >> 62):
+            return False
+        # one slot more, which nothing fits in, stands for all that do not exist
+        sizes = np.array([s.min_size for s in slots] + [-1])
+        forbidden = np.array([~s.access for s in slots] + [-1])
+        own, ends = sizes.take(self.slot, mode="clip"), self.offset + self.length
+        access = self._slot_and_access >> 32
+        if np.count_nonzero(ends > own) or np.count_nonzero(forbidden.take(self.slot, mode="clip") & access):
+            return False
+        reached = sizes <= 0
+        reached[self.slot[ends == own]] = True
+        return np.count_nonzero(reached) == len(sizes)
 
     def _deps_fit(self) -> bool:
-        counts, deps = self._commands["dep_count"], self._deps
+        deps = self._deps
         if not len(deps):
             return True
-        if counts.max() > self.tables.limits.deps:
+        if self._dep_count.max() > self.tables.limits.deps:
             return False
-        owners = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
-        if (deps >= owners).any():
-            return False
-        return not ((deps[1:] <= deps[:-1]) & (owners[1:] == owners[:-1])).any()
+        owners = np.arange(len(self._dep_count)).repeat(self._dep_count)
+        rising = (owners << 32) + deps
+        return not (np.count_nonzero(deps >= owners) or np.count_nonzero(rising[1:] <= rising[:-1]))
 
     def _others_fit(self) -> bool:
         try:
-            for index in np.flatnonzero(self._op != Opcode.DISPATCH).tolist():
-                check_other(self.tables, index, COMMAND.struct.unpack(self._commands[index].tobytes()))
+            for index in np.flatnonzero(~self._is_dispatch).tolist():
+                check_other(self.tables, index, COMMAND.struct.unpack_from(self._commands, COMMAND.size * index))
         except DecodeError:
             return False
         return True
@@ -138,5 +144,5 @@ class Bulk:
 
 def _cursor_fits(first: _Array, counts: _Array, start: int, end: int) -> bool:
     """Returns whether `first` runs from `start` to `end` by `counts`."""
-    ends = np.cumsum(counts, dtype=np.int64)
-    return bool(first[0] == start and ends[-1] == end - start and (first[1:] - start == ends[:-1]).all())
+    ends = first + counts
+    return bool(first[0] == start and ends[-1] == end and not np.count_nonzero(ends[:-1] != first[1:]))

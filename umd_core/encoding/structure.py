@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import collections
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from umd_core.commands import Opcode
 from umd_core.encoding.layout import (
@@ -27,7 +28,15 @@ _DISPATCH, _END = int(Opcode.DISPATCH), int(Opcode.END)
 Fields = tuple[int, ...]
 """A COMMANDS record in field order."""
 OP, FLAGS, QUEUE, DEP_COUNT, ARG0, DATA_OFFSET, DATA_LENGTH, FIRST_REF, REF_COUNT, RESERVED, FIRST_DEP, ARG1 = range(12)
-_EXPECTED: dict[int, tuple[int, ...]] = {op: o.refs for op, o in OPCODES.items() if o.refs is not None}
+_EXPECTED = {op: bytes(o.refs) for op, o in OPCODES.items() if o.refs is not None}
+_COMMAND_WORDS, _REF_WORDS = struct.Struct("<4Q"), struct.Struct("<3Q")
+"""The records in words of 8 bytes: fewer numbers to make."""
+_Step = tuple[int, int, int, int, int, bytes]
+"""Data length and ref count as they stand in their words, units of data, numbers of refs and deps, accesses."""
+_UNSEEN: _Step = (-(2**64), 0, 0, 0, 0, b"")
+_ALIKE = (Opcode.DISPATCH, Opcode.NOP, Opcode.BARRIER)
+"""Commands whose first word says all that is asked of them."""
+_NO_DEP = 2**32
 
 
 def check_structure(tables: Tables) -> None:
@@ -55,70 +64,142 @@ def check_command_count(tables: Tables) -> None:
         raise frame.broken("command-count", _C, f"{count} records, the header says {frame.command_count}")
 
 
-def _check_refs(tables: Tables) -> tuple[int, ...]:
+def _check_refs(tables: Tables) -> bytes:
     """Returns the access of each ref."""
-    frame, slots = tables.frame, tables.slots
-    count = len(slots)
-    sizes, allowed = [slot.min_size for slot in slots], [slot.access for slot in slots]
-    reach = [0] * count
-    accesses = []
-    for index, (slot, access, offset, length) in enumerate(REF.struct.iter_unpack(frame.section(_R).data)):
-        if slot >= count:
-            raise frame.broken("ref-slot", _R, f"slot {slot} of {count}", index, "slot")
-        if not access or access & ~allowed[slot]:
-            raise frame.broken("ref-access", _R, f"access {access}, slot {slot} has {allowed[slot]}", index, "access")
+    data, slots = tables.frame.section(_R).data, tables.slots
+    reach: dict[int, int] = collections.defaultdict(int)  # by slot and access, the first word of a ref
+    for head, offset, length in _REF_WORDS.iter_unpack(data):
         end = offset + length
-        if end > sizes[slot]:
-            detail = f"{length} bytes at {offset} of slot {slot}, whose min_size is {sizes[slot]}"
-            raise frame.broken("ref-range", _R, detail, index, "offset")
-        if end > reach[slot]:
-            reach[slot] = end
-        accesses.append(access)
-    check_min_sizes(frame, slots, reach)
-    return tuple(accesses)
+        if end > reach[head]:
+            reach[head] = end
+    needed = [0] * len(slots)
+    for head, end in reach.items():
+        slot, access = head & 0xFFFFFFFF, head >> 32
+        if slot >= len(slots) or not access or access & ~slots[slot].access or end > slots[slot].min_size:
+            raise _ref_error(tables)
+        if end > needed[slot]:
+            needed[slot] = end
+    check_min_sizes(tables.frame, slots, needed)
+    return data.tobytes()[REF.offsets["access"] :: REF.size]  # the low byte: the others are 0
 
 
-def _check_commands(tables: Tables, accesses: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Returns, for each kernel, its first dispatch and where in DATA that one's bytes begin."""
-    frame, kernels = tables.frame, tables.kernels
-    deps = frame.section(_D).data
-    dep_values = struct.unpack(f"<{len(deps) // 4}I", deps)
-    first: list[tuple[int, int]] = []
-    known = ref_at = dep_at = 0
-    data_at, data_end = tables.commands_at >> 3, len(tables.data) >> 3
-    command: Fields
-    for index, command in enumerate(COMMAND.struct.iter_unpack(frame.section(_C).data)):
+def _ref_error(tables: Tables) -> DecodeError:
+    """Returns the error of the first ref that breaks a rule; one does."""
+    frame, slots = tables.frame, tables.slots
+    index = slot = offset = length = size = 0
+    for index, (slot, access, offset, length) in enumerate(REF.struct.iter_unpack(frame.section(_R).data)):
+        if slot >= len(slots):
+            return frame.broken("ref-slot", _R, f"slot {slot} of {len(slots)}", index, "slot")
+        allowed, size = slots[slot].access, slots[slot].min_size
+        if not access or access & ~allowed:
+            return frame.broken("ref-access", _R, f"access {access}, slot {slot} has {allowed}", index, "access")
+        if offset + length > size:
+            break
+    detail = f"{length} bytes at {offset} of slot {slot}, whose min_size is {size}"
+    return frame.broken("ref-range", _R, detail, index, "offset")
+
+
+def _check_commands(tables: Tables, accesses: bytes) -> list[tuple[int, int]]:
+    """Returns, for each kernel, its first dispatch and where in DATA that one's bytes begin.
+
+    The first word of a dispatch holds opcode, flags, number of deps and kernel. So once one has kept all rules, another
+    with the same word keeps them if its other words are as the cursors ask, and its deps and accesses are in order.
+    """
+    commands = _Commands(tables, accesses)
+    deps, data_end = commands.deps, commands.data_end
+    ref_at = dep_at = 0
+    data_at = tables.commands_at >> 3
+    short = len(tables.frame.data) < 2**32  # then no cursor overflows into the next field of its word
+    seen: dict[int, _Step] = {}
+    for index, (head, data, refs, rest) in enumerate(_COMMAND_WORDS.iter_unpack(tables.frame.section(_C).data)):
+        first_data, first_refs, units, ref_count, dep_count, expected = seen.get(head, _UNSEEN)
+        if (
+            data != first_data + data_at
+            or refs != first_refs + ref_at
+            or rest != dep_at
+            or data_at + units > data_end
+            or accesses[ref_at : ref_at + ref_count] != expected
+            or (dep_count and (deps[dep_at] >= index or (dep_count > 1 and not _rise(deps, dep_at, dep_count, index))))
+        ):
+            step = commands.check(index, ref_at, dep_at, data_at)
+            _, _, units, ref_count, dep_count, _ = step
+            if head & 0xFF in _ALIKE and short:
+                seen[head] = step
+        ref_at += ref_count
+        dep_at += dep_count
+        data_at += units
+    _check_rest(tables, ref_at, dep_at, data_at)
+    return commands.first
+
+
+def _rise(deps: Sequence[int], first: int, count: int, index: int) -> bool:
+    """Returns whether the deps of command `index` keep their order. Beyond the last dep follows `_NO_DEP`."""
+    last = -1
+    for dep in deps[first : first + count]:
+        if not last < dep < index:
+            return False
+        last = dep
+    return True
+
+
+class _Commands:
+    """All rules of one command.
+
+    Attributes:
+        deps: the DEPS section, then `_NO_DEP`.
+        data_end: where DATA ends, in units of 8 bytes.
+        first: for each kernel, its first dispatch and where in DATA that one's bytes begin.
+    """
+
+    def __init__(self, tables: Tables, accesses: bytes) -> None:
+        self._tables, self._accesses = tables, accesses
+        deps = tables.frame.section(_D).data
+        self.deps = (*struct.unpack(f"<{len(deps) // 4}I", deps), _NO_DEP)
+        self.data_end = len(tables.data) >> 3
+        self.first: list[tuple[int, int]] = []
+
+    def check(self, index: int, ref_at: int, dep_at: int, data_at: int) -> _Step:
+        """Returns how far a command that keeps all rules moves the cursors, and what others like it must show.
+
+        Raises:
+            DecodeError: it breaks a rule.
+        """
+        tables, frame = self._tables, self._tables.frame
+        command: Fields = COMMAND.struct.unpack_from(frame.section(_C).data, COMMAND.size * index)
         op, flags, _, dep_count, arg0, at, length, first_ref, ref_count, reserved, first_dep, arg1 = command
         if first_ref != ref_at or first_dep != dep_at or at != data_at:
             raise _cursor_error(tables, index, command, (ref_at, dep_at, data_at))
         if flags or reserved or arg1:
             field = "flags" if flags else "reserved" if reserved else "arg1"
             raise frame.broken("command-reserved", _C, f"{field} is not 0", index, field)
-        if op == _DISPATCH:
-            if arg0 >= known:
-                _check_new_kernel(tables, index, arg0, known)
-                first.append((index, at << 3))
-                known += 1
-            expected, wanted = kernels[arg0].accesses, kernels[arg0].data_length
-            if length != wanted:
-                raise _length_error(tables, index, length, wanted, wanted)
-        else:
-            expected = _EXPECTED.get(op, ())
-            if op not in _CHECKS:
-                raise _opcode_error(tables, index, op)
-        ref_at += ref_count
-        if ref_count != len(expected) or accesses[first_ref:ref_at] != expected:
-            raise _refs_error(tables, index, command, accesses[first_ref:ref_at], expected)
+        expected = self._expected(index, command)
+        accesses = self._accesses[first_ref : first_ref + ref_count]
+        if ref_count != len(expected) or accesses != expected:
+            raise _refs_error(tables, index, command, accesses, expected)
         if dep_count:
-            dep_at += dep_count
-            _check_deps(tables, index, dep_count, dep_values[first_dep:dep_at], first_dep)
-        data_at += (length + 7) >> 3
-        if data_at > data_end:
+            end = min(first_dep + dep_count, len(self.deps) - 1)
+            _check_deps(tables, index, dep_count, self.deps[first_dep:end], first_dep)
+        units = (length + 7) >> 3
+        if data_at + units > self.data_end:
             raise frame.broken("data-cursor", _C, f"{length} bytes at {8 * at} leave DATA", index, "data_length")
         if op != _DISPATCH:
             check_other(tables, index, command)
-    _check_rest(tables, ref_at, dep_at, data_at)
-    return first
+        return length << 32, ref_count << 32, units, ref_count, dep_count, expected
+
+    def _expected(self, index: int, command: Fields) -> bytes:
+        """Returns the accesses that the command's refs must have, once its opcode and kernel are right."""
+        op, arg0, length, tables = command[OP], command[ARG0], command[DATA_LENGTH], self._tables
+        if op != _DISPATCH:
+            if op not in _CHECKS:
+                raise _opcode_error(tables, index, op)
+            return _EXPECTED[op]
+        if arg0 >= len(self.first):
+            _check_new_kernel(tables, index, arg0, len(self.first))
+            self.first.append((index, command[DATA_OFFSET] << 3))
+        kernel = tables.kernels[arg0]
+        if length != kernel.data_length:
+            raise _length_error(tables, index, length, kernel.data_length, kernel.data_length)
+        return kernel.accesses
 
 
 def _check_new_kernel(tables: Tables, index: int, kernel: int, known: int) -> None:
@@ -273,7 +354,7 @@ def _length_error(tables: Tables, index: int, length: int, least: int, most: int
 
 
 def _refs_error(
-    tables: Tables, index: int, command: Fields, found: tuple[int, ...], expected: tuple[int, ...]
+    tables: Tables, index: int, command: Fields, found: bytes, expected: bytes
 ) -> DecodeError:
     frame, count, first = tables.frame, command[REF_COUNT], command[FIRST_REF]
     if count != len(expected):

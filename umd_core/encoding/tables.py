@@ -34,7 +34,7 @@ class KernelEntry(NamedTuple):
 
     row: KernelRow
     types: tuple[int, ...]
-    accesses: tuple[int, ...]
+    accesses: bytes
     data_length: int
 
 
@@ -126,7 +126,7 @@ def _read_kernel(
     if binding_count != len(row.operands):
         detail = f"{text} has {len(row.operands)} operands, not {binding_count}"
         raise _RefusedError("kernel-bindings", "binding_count", detail, text)
-    accesses = tuple([ACCESS[operand.access] for operand in row.operands])
+    accesses = bytes([ACCESS[operand.access] for operand in row.operands])
     return KernelEntry(row, tuple(used), accesses, LAUNCH.size + parameter_size)
 
 

@@ -123,7 +123,7 @@ ROWS: tuple[KernelRow, ...] = (
         tolerance=64.0,
     ),
     # gradients: `dy` is the gradient of the result, `x` or `y` what the forward op took or gave
-    _row("relu_grad", "y 0 gt dy 0 select", {"T": _FLOATS}, {"dy": "T", "y": "T", "out": "T"}),
+    _row("relu_grad", "y 0 le 0 dy select", {"T": _FLOATS}, {"dy": "T", "y": "T", "out": "T"}),
     _row("sigmoid_grad", "dy y mul 1 y sub mul", {"T": _FLOATS}, {"dy": "T", "y": "T", "out": "T"}),
     _row("tanh_grad", "dy 1 y y mul sub mul", {"T": _FLOATS}, {"dy": "T", "y": "T", "out": "T"}),
     _row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from umd_core.builders import gradient
 
 TEMPLATES = (
-    gradient("umd.ReluGrad", "relu_grad", "Y", "dX = dY where Y > 0, else 0; Y is Relu's result."),
+    gradient("umd.ReluGrad", "relu_grad", "Y", "dX = 0 where Y <= 0, else dY (NaN included); Y is Relu's result."),
     gradient("umd.SigmoidGrad", "sigmoid_grad", "Y", "dX = dY · Y · (1 - Y); Y is Sigmoid's result."),
     gradient("umd.TanhGrad", "tanh_grad", "Y", "dX = dY · (1 - Y²); Y is Tanh's result."),
 )

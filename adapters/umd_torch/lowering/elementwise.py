@@ -10,7 +10,7 @@ import torch
 
 from umd_core import dtypes
 from umd_torch.builder import Builder, Value
-from umd_torch.lowering.common import Emitter, Operand, Table, computing, operand, promoted, unary
+from umd_torch.lowering.common import Emitter, Operand, Table, accumulating, computing, operand, promoted, unary
 
 aten = torch.ops.aten
 
@@ -86,7 +86,7 @@ _ROUNDED: dict[str | None, Callable[[Builder, Value, Value], Value]] = {
 
 
 def _divide(b: Builder, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Value:
-    dtype = computing(b.dtype, (x, y))
+    dtype = accumulating(b.dtype) if rounding_mode else computing(b.dtype, (x, y))
     return b.cast(_ROUNDED[rounding_mode](b, operand(b, x, dtype), operand(b, y, dtype)), b.dtype)
 
 
@@ -121,17 +121,19 @@ def _where(b: Builder, condition: Value, x: Operand, y: Operand) -> Value:
 
 
 def _clamp(b: Builder, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    result = b.cast(x, b.dtype)
+    dtype = dtypes.uint8 if b.dtype is dtypes.bool_ else b.dtype
+    result = b.cast(x, dtype)
     if low is not None:
-        result = b.op("Max", result, operand(b, low, b.dtype))
+        result = b.op("Max", result, operand(b, low, dtype))
     if high is not None:
-        result = b.op("Min", result, operand(b, high, b.dtype))
-    return result
+        result = b.op("Min", result, operand(b, high, dtype))
+    return b.cast(result, b.dtype)
 
 
 def _clip(b: Builder, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
     """Returns what one kernel computes where both bounds are numbers."""
-    if isinstance(low, (int, float)) and isinstance(high, (int, float)):
+    numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
+    if numbers and b.dtype is not dtypes.bool_:
         return b.op("Clip", b.cast(x, b.dtype), b.scalar(low, b.dtype), b.scalar(high, b.dtype))
     return _clamp(b, x, low, high)
 
@@ -195,6 +197,27 @@ def _exp2(b: Builder, x: Value) -> Value:
     return b.op("Pow", b.scalar(2, b.dtype), b.cast(x, b.dtype))
 
 
+def _round(b: Builder, x: Value, *, decimals: int = 0) -> Value:
+    if not decimals or not x.dtype.is_float:
+        return b.op("Round", x) if x.dtype.is_float else x
+    scale = b.scalar(10.0 ** abs(decimals), x.dtype)
+    away, back = ("Mul", "Div") if decimals > 0 else ("Div", "Mul")
+    return b.op(back, b.op("Round", b.op(away, x, scale)), scale)
+
+
+def _present(op: str) -> Emitter:
+    """Returns an emitter of the larger or smaller of two numbers; of a number and NaN it is the number."""
+
+    def emit(b: Builder, x: Value, y: Value) -> Value:
+        x, y = b.cast(x, b.dtype), b.cast(y, b.dtype)
+        if not b.dtype.is_float:
+            return b.op(op, x, y)
+        either = b.op("Where", b.op("IsNaN", y), x, b.op(op, x, y))
+        return b.op("Where", b.op("IsNaN", x), y, either)
+
+    return emit
+
+
 def _tan(b: Builder, x: Value) -> Value:
     x = b.cast(x, b.dtype)
     return b.op("Div", b.op("Sin", x), b.op("Cos", x))
@@ -247,7 +270,7 @@ _UNARY = {
     "sin": "Sin", "cos": "Cos", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf", "reciprocal": "Reciprocal",
     "neg": "Neg", "relu": "Relu",
 }  # fmt: skip
-_ROUNDING = {"floor": "Floor", "ceil": "Ceil", "round": "Round", "trunc": "umd.Trunc"}
+_ROUNDING = {"floor": "Floor", "ceil": "Ceil", "trunc": "umd.Trunc"}
 _COMPARISONS = {
     "eq": "Equal", "ne": "umd.NotEqual", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
 }  # fmt: skip
@@ -308,6 +331,10 @@ TABLE: Table = {
     aten.log10.default: _scaled_log(10),
     aten.exp2.default: _exp2,
     aten.tan.default: _tan,
+    aten.round.default: _round,
+    aten.round.decimals: _round,
+    aten.fmax.default: _present("Max"),
+    aten.fmin.default: _present("Min"),
     aten.abs.default: _abs,
     aten.sign.default: _sign,
     aten.isnan.default: _false_or("IsNaN"),

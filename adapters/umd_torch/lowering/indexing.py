@@ -16,9 +16,15 @@ from umd_torch.lowering.common import Number, Table, operand
 aten = torch.ops.aten
 
 
-def _lifted(b: Builder, *values: Value) -> list[Value]:
-    """Returns 0-d values as 1-d ones; the indexing ops want an axis."""
-    return [v if v.rank else b.reshape(v, (1,)) for v in values]
+def _with_axis(b: Builder, x: Value) -> Value:
+    return x if x.rank else b.reshape(x, (1,))
+
+
+def _lifted(b: Builder, data: Value, index: Value) -> tuple[Value, Value]:
+    """Returns data and index with an axis at least, the index in a type that the ops take."""
+    if index.dtype not in dtypes.INDEX:
+        index = b.cast(index, dtypes.int64)
+    return _with_axis(b, data), _with_axis(b, index)
 
 
 # one index tensor along one axis
@@ -54,9 +60,11 @@ def _embedding_backward(
 
 
 def _scatter(b: Builder, x: Value, dim: int, index: Value, source: Value | Number, reduction: str | None) -> Value:
+    if 0 in index.shape:
+        return x
     data, places = _lifted(b, x, index)
     if isinstance(source, Value):
-        updates = _lifted(b, source)[0]
+        updates = _with_axis(b, source)
         for axis, extent in enumerate(places.shape):
             updates = b.slice(updates, axis, 0, extent)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -167,6 +167,8 @@ def _as_strided(
     b: Builder, x: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Value:
     """Emits a gather by a constant index, for a base whose elements lie row-major from offset 0 on."""
+    if not b.row_major:
+        raise b.unsupported("as_strided of a view needs the storage behind it")
     places = np.asarray(storage_offset or 0, np.int64)
     for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
         column = np.arange(int(extent), dtype=np.int64) * int(step)
@@ -189,15 +191,37 @@ def _unfold(b: Builder, x: Value, dim: int, size: int, step: int) -> Value:
     return b.transpose(windows, [a for a in range(windows.rank) if a != axis + 1] + [axis + 1])
 
 
-def _diagonal(b: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+class _Diagonal(NamedTuple):
+    """A tensor with the two axes of a diagonal last and flattened, and where the diagonal lies in them."""
+
+    flat: Value
+    order: list[int]
+    places: Value
+
+
+def _on_diagonal(b: Builder, x: Value, count: int, offset: int, dim1: int, dim2: int) -> _Diagonal:
     first, second = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
-    others = [a for a in range(x.rank) if a not in (first, second)]
-    rows, columns = x.shape[first], x.shape[second]
-    flat = b.reshape(b.transpose(x, [*others, first, second]), (*(x.shape[a] for a in others), rows * columns))
-    count = b.shape[-1]
+    order = [*(a for a in range(x.rank) if a not in (first, second)), first, second]
+    moved = b.transpose(x, order)
+    columns = x.shape[second]
     start = offset if offset >= 0 else -offset * columns
-    places = start + np.arange(count, dtype=np.int64) * (columns + 1)
-    return b.op("Gather", flat, b.constant(places), axis=len(others))
+    places = b.constant(start + np.arange(count, dtype=np.int64) * (columns + 1))
+    return _Diagonal(b.reshape(moved, (*moved.shape[:-2], x.shape[first] * columns)), order, places)
+
+
+def _diagonal(b: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    on = _on_diagonal(b, x, b.shape[-1], offset, dim1, dim2)
+    return b.op("Gather", on.flat, on.places, axis=on.flat.rank - 1)
+
+
+def _diagonal_scatter(b: Builder, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    on = _on_diagonal(b, x, source.shape[-1], offset, dim1, dim2)
+    if 0 in source.shape:
+        return x
+    index, updates = b.expand(on.places, source.shape), b.cast(source, x.dtype)
+    flat = b.op("ScatterElements", on.flat, index, updates, axis=on.flat.rank - 1)
+    moved = b.reshape(flat, [x.shape[a] for a in on.order])
+    return b.transpose(moved, [on.order.index(a) for a in range(x.rank)])
 
 
 def _each(emitter: Emitter, *targets: Any) -> Table:
@@ -242,5 +266,6 @@ TABLE: Table = {
     aten.select_scatter.default: _select_scatter,
     aten.as_strided.default: _as_strided,
     **_each(_diagonal, aten.diagonal.default, aten.diagonal_copy.default),
+    aten.diagonal_scatter.default: _diagonal_scatter,
     **_each(_unfold, aten.unfold.default, aten.unfold_copy.default),
 }  # fmt: skip

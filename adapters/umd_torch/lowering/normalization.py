@@ -102,7 +102,8 @@ def _batch_norm_functional(
 ) -> Several:  # fmt: skip
     if training:
         return _promised(b, _batch_norm_train(b, x, weight, bias, mean, var, momentum, eps))
-    return _batch_norm_infer(b, x, weight, bias, mean, var, eps), _nothing(b), _nothing(b), mean, var
+    y = _batch_norm_infer(b, x, weight, bias, mean, var, eps)
+    return _promised(b, (y, _nothing(b), _nothing(b), mean, var))
 
 
 def _batch_norm_no_training(

@@ -57,8 +57,8 @@ def _average_pool(spatial: int) -> Emitter:
         if divisor_override is not None:
             raise b.unsupported("divisor_override is not there")
         given = _attributes(spatial, kernel, stride, padding, (1,), ceil_mode)
-        pool = lambda v: b.op("AveragePool", v, count_include_pad=int(count_include_pad), **given)  # noqa: E731
-        return _as_batch(b, x, spatial, pool)
+        given["count_include_pad"] = int(count_include_pad)
+        return _as_batch(b, x, spatial, lambda v: b.op("AveragePool", v, **given))
 
     return emit
 

@@ -38,11 +38,14 @@ def _mean(b: Builder, x: Value, dim: Dims = None, keepdim: bool = False, *, dtyp
     return reduce(b, "ReduceMean", b.cast(x, b.dtype), axes_of(dim, x.rank), keepdim)
 
 
+def _counted(b: Builder, x: Value) -> Value:
+    """Returns truth values as 0 and 1, which have an order; anything else as it is."""
+    return b.cast(x, dtypes.uint8) if x.dtype is dtypes.bool_ else x
+
+
 def _extreme(op: str) -> Emitter:
     def emit(b: Builder, x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
-        if x.dtype is dtypes.bool_:
-            x = b.cast(x, dtypes.uint8)
-        return b.cast(reduce(b, op, x, axes_of(dim, x.rank), keepdim), b.dtype)
+        return b.cast(reduce(b, op, _counted(b, x), axes_of(dim, x.rank), keepdim), b.dtype)
 
     return emit
 
@@ -69,6 +72,7 @@ def _truth(op: str) -> Emitter:
 
 def _place(b: Builder, op: str, x: Value, dim: int | None, keepdim: bool) -> Value:
     """Returns the position of an extreme along an axis, or in the whole tensor."""
+    x = _counted(b, x)
     if dim is None:
         flat = b.op(op, b.reshape(x, (math.prod(x.shape),)), axis=0, keepdims=0)
         return b.reshape(flat, (1,) * x.rank if keepdim else ())
@@ -86,7 +90,8 @@ def _position(op: str) -> Emitter:
 
 def _extreme_with_position(reduction: str, position: str) -> Emitter:
     def emit(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-        return reduce(b, reduction, x, axes_of(dim, x.rank), keepdim), _place(b, position, x, dim, keepdim)
+        extreme = reduce(b, reduction, _counted(b, x), axes_of(dim, x.rank), keepdim)
+        return b.cast(extreme, x.dtype), _place(b, position, x, dim, keepdim)
 
     return emit
 

@@ -28,9 +28,9 @@ def select(condition: Array, a: Array, b: Array, out: Array) -> None:
     np.bitwise_xor(chosen, bits(b), out=bits(out))
 
 
-def masked(condition: Array, a: Array, out: Array) -> None:
-    """Writes a where the bool condition is true, else 0; `out` may be a."""
-    np.multiply(bits(a), condition, out=bits(out))
+def cleared(condition: Array, a: Array, out: Array) -> None:
+    """Writes 0 where the bool condition is true, else a; `out` may be a."""
+    np.multiply(bits(a), np.logical_not(condition), out=bits(out))
 
 
 def equal_truth(a: Array, b: Array, out: Array) -> None:

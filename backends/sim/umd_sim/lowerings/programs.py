@@ -9,12 +9,12 @@ import numpy as np
 
 from umd_core.kernels import PRIMITIVES, KernelRecord
 from umd_sim.lowerings.layout import FLOAT32, HALVES, Array, storage_type
-from umd_sim.lowerings.primitives import FUNCTIONS, TO_BOOL, Function, masked
+from umd_sim.lowerings.primitives import FUNCTIONS, TO_BOOL, Function, cleared
 
-_REWRITTEN = {"y 0 gt dy 0 select": "y 0 gt dy masked"}
+_REWRITTEN = {"y 0 le 0 dy select": "y 0 le dy cleared"}
 """Programs that a cheaper one equals."""
 _MOVES = ("x", "condition a b select")
-_ARGUMENTS = {**PRIMITIVES, "masked": 2}
+_ARGUMENTS = {**PRIMITIVES, "cleared": 2}
 _BOOL = np.dtype(np.bool_)
 
 
@@ -89,7 +89,7 @@ class _Parser:
 
     def __init__(self, names: list[str], types: list[np.dtype[Any]], compute: np.dtype[Any], kind: str) -> None:
         self._names, self._types, self._compute = names, types, compute
-        self._functions: dict[str, Function] = {**FUNCTIONS[kind], "masked": masked}
+        self._functions: dict[str, Function] = {**FUNCTIONS[kind], "cleared": cleared}
         self._values: list[_Value] = []
         self._known: dict[tuple[object, ...], int] = {}
         self._stack: list[int] = []
