@@ -328,4 +328,3 @@ def _command(
     if isinstance(step, CopyBytes):
         return Copy(refs[0], refs[1], deps)
     return Fill(refs[0], step.pattern, deps)
-

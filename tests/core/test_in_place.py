@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import umd_core as umd
-from umd_core.commands import Copy
+from umd_core.commands import Copy, Dispatch
 from umd_core.ir import Graph, TensorDesc
 
 DESC = TensorDesc("i32", (3, 2))
@@ -79,7 +79,8 @@ def adamw(*, read_late: bool = False) -> Graph:
 
 def test_an_optimizer_step_needs_no_copy() -> None:
     cb = umd.translate(adamw())
-    assert [cb.kernels[c.kernel].row.name for c in cb.commands] == ["adamw_kernel"]
+    assert [record.row.name for record in cb.kernels] == ["adamw_kernel"]
+    assert [type(command) for command in cb.commands] == [Dispatch]
     assert cb.arena_size == 0
 
 

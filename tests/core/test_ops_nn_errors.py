@@ -87,7 +87,7 @@ def test_momentum_needs_its_state() -> None:
     p, number = TensorDesc("f32", [3]), TensorDesc("f32", [])
     with pytest.raises(AttributeValueError) as caught:
         translate("umd.SGD", [p, p, None, number, number], momentum=0.9)
-    assert caught.value.attribute == "momentum"  # type: ignore[attr-defined]  # errors keep their facts as attributes
+    assert caught.value.attribute == "momentum"
     with pytest.raises(InputCountError):
         translate("umd.SGD", [p, p, number, number])
 
@@ -104,7 +104,7 @@ def test_integers_are_refused_by_name(op: str) -> None:
     x = TensorDesc("i32", X)
     with pytest.raises(DTypeError) as caught:
         translate(op, [x] * OPS[op].input_counts[0], **attributes)
-    assert caught.value.allowed == tuple(d.name for d in dtypes.FLOATS)  # type: ignore[attr-defined]  # as above
+    assert caught.value.allowed == tuple(d.name for d in dtypes.FLOATS)
 
 
 ONNX_OPS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -236,7 +237,7 @@ def test_what_a_device_lacks_is_refused_with_the_ops_name() -> None:
     ],
 )
 def test_bad_requests_say_what_would_be_right(
-    op: str, inputs: list[TensorDesc], attributes: dict[str, object], error: type[umd.UmdError], words: str
+    op: str, inputs: list[TensorDesc], attributes: dict[str, Any], error: type[umd.UmdError], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         translate(op, inputs, **attributes)

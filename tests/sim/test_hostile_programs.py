@@ -135,9 +135,7 @@ def test_programs_with_changed_parameters_stay_inside(
 @pytest.mark.parametrize("row", KERNELS.values(), ids=lambda row: row.name)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1), data=st.data())
-def test_every_kernel_stays_inside(
-    device: Device, row: KernelRow, seed: int, data: st.DataObject
-) -> None:
+def test_every_kernel_stays_inside(device: Device, row: KernelRow, seed: int, data: st.DataObject) -> None:
     """One launch of every row, as it is and with one number changed to another that the decoder may accept."""
     launch = data.draw(us.launches([row]))
     command_buffer = record_launch(launch)

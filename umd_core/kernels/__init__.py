@@ -16,9 +16,7 @@ from umd_core.kernels.row import (
     OperandView,
 )
 
-KERNELS: dict[tuple[str, int], KernelRow] = {
-    (row.name, row.abi): row for row in (*expressions.ROWS, *families.ROWS)
-}
+KERNELS: dict[tuple[str, int], KernelRow] = {(row.name, row.abi): row for row in (*expressions.ROWS, *families.ROWS)}
 """Every row by (name, abi)."""
 
 BY_NAME: dict[str, KernelRow] = {row.name: row for row in sorted(KERNELS.values(), key=lambda row: row.abi)}

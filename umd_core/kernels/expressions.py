@@ -72,9 +72,7 @@ def infix(program: str) -> str:
     return stack[0] if stack else ""
 
 
-def _unary(
-    name: str, types: tuple[DType, ...], program: str = "", out: str = "T", tolerance: float = 4.0
-) -> KernelRow:
+def _unary(name: str, types: tuple[DType, ...], program: str = "", out: str = "T", tolerance: float = 4.0) -> KernelRow:
     return _row(name, program or f"x {name}", {"T": types}, {"x": "T", "out": out}, tolerance)
 
 
@@ -93,9 +91,7 @@ _GELU_INNER = f"x x x mul x mul 0.044715 mul add {_SQRT_2_OVER_PI} mul"
 ROWS: tuple[KernelRow, ...] = (
     _unary("copy", _ALL, "x"),
     _row("cast", "x cast", {"T": _ALL, "U": _ALL}, {"x": "T", "out": "U"}),
-    _row(
-        "select", "condition a b select", {"T": _ALL}, {"condition": "bool", "a": "T", "b": "T", "out": "T"}
-    ),
+    _row("select", "condition a b select", {"T": _ALL}, {"condition": "bool", "a": "T", "b": "T", "out": "T"}),
     *(_binary(name, _NUMERIC) for name in ("add", "sub", "mul", "div", "mod", "fmod", "max", "min")),
     _binary("pow", _NUMERIC, tolerance=32.0),
     *(_unary(name, _NUMERIC) for name in ("neg", "abs", "sign")),
@@ -112,9 +108,7 @@ ROWS: tuple[KernelRow, ...] = (
     *(_binary(name, _BITS) for name in ("bitand", "bitor", "bitxor")),
     _unary("bitnot", _BITS),
     _unary("relu", _NUMERIC, "x 0 max"),
-    _row(
-        "clip", "x low max high min", {"T": _NUMERIC}, {"x": "T", "low": "T", "high": "T", "out": "T"}
-    ),
+    _row("clip", "x low max high min", {"T": _NUMERIC}, {"x": "T", "low": "T", "high": "T", "out": "T"}),
     _unary("gelu", _FLOATS, f"x 0.5 mul x {_SQRT_HALF} mul erf 1 add mul", tolerance=32.0),
     _unary(
         "gelu_tanh",
