@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from umd_core import dtypes
+from umd_core.attributes import Attribute
 from umd_core.dtypes import DType
 from umd_core.recorder import Recorder
-from umd_core.template import (
-    Attribute,
-    Call,
-    Emit,
-    Input,
-    OpTemplate,
-    Result,
-    Shape,
-    broadcast_shape,
-    same_shape,
-)
+from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape, broadcast_shape, same_shape
 from umd_core.views import View
 
 

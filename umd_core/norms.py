@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from umd_core.attributes import Attribute
 from umd_core.recorder import Recorder
 from umd_core.shaping import accumulator, compute, widen
-from umd_core.template import Attribute, Call
+from umd_core.template import Call
 from umd_core.views import ABSENT, View
 
 EPSILON = Attribute("epsilon", "float", 1e-5)

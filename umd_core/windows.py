@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from umd_core.attributes import Attribute
 from umd_core.errors import UnsupportedError
-from umd_core.template import Attribute, Call, Shape
+from umd_core.template import Call, Shape
 
 AUTO_PAD = Attribute("auto_pad", "string", "NOTSET", choices=("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
 CEIL_MODE = Attribute("ceil_mode", "bool", False)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tests.core.op_arrays import LEVEL_0
 from umd_core import dtypes
+from umd_core.attributes import Attribute
 from umd_core.errors import UmdError
 from umd_core.ir import TensorDesc
 from umd_core.ops import OPS
-from umd_core.template import Attribute, Input, OpTemplate
+from umd_core.template import Input, OpTemplate
 from umd_core.translate import Translator
 
 NUMBERS = st.one_of(st.integers(-5, 8), st.sampled_from([2**31, -(2**31), 2**62, 2**63 - 1, -(2**63), 2**64]))

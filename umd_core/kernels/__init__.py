@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from umd_core.kernels import expressions, families
 from umd_core.kernels.expressions import PRIMITIVES
+from umd_core.kernels.geometry import Geometry
 from umd_core.kernels.row import (
     RANK_CLASSES,
     Box,
     Extent,
     Field,
-    Geometry,
     KernelRecord,
     KernelRow,
     Operand,

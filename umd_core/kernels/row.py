@@ -14,7 +14,7 @@ import functools
 import hashlib
 import itertools
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,10 @@ import numpy as np
 
 from umd_core.dtypes import BY_CODE, BY_NAME, DType
 from umd_core.errors import UnsupportedError
+from umd_core.kernels.geometry import GEOMETRIES, Flat, Geometry
 
 RANK_CLASSES = (1, 4, 8)
 _FORMATS = {"u32": ("I", 4), "i32": ("i", 4), "u64": ("Q", 8), "i64": ("q", 8), "f64": ("d", 8), "f32": ("f", 4)}
-
-Flat = Sequence[Any]
-"""A parameter block as a flat sequence of numbers, or of arrays with one entry a launch."""
-Geometry = tuple[int, int, int, int, int, int, int]
-"""workgroup_count xyz, workgroup_size xyz, workgroup memory in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +351,7 @@ class KernelRecord:
 
     def geometry(self, flat: Flat) -> Geometry:
         """Returns the launch geometry of one flat block; see `kernels.geometry`."""
-        geometry: Geometry = GEOMETRIES[self.row.geometry](self, flat)
+        geometry: Geometry = GEOMETRIES[self.row.geometry](self.extent_at, self.grid, flat)
         return geometry
 
 
@@ -374,44 +370,3 @@ def _length(text: str, lengths: Mapping[str, int]) -> int | None:
     if not text:
         return None
     return sum(int(part) if part.isdigit() else lengths[part] for part in text.rstrip("]").split("+"))
-
-
-GROUP_WIDTH = 256
-MAX_GROUPS = 2**31 - 1
-TILE = 64
-
-
-def _product(flat: Flat, indices: Sequence[int]) -> Any:
-    total: Any = 1
-    for index in indices:
-        total = total * flat[index]
-    return total
-
-
-def _at_most(value: Any, limit: int) -> Any:
-    return min(value, limit) if isinstance(value, int) else np.minimum(value, limit)
-
-
-def _elements(record: KernelRecord, flat: Flat) -> Any:
-    """One invocation per element of the row's grid operand, in workgroups of 256."""
-    count = _product(flat, record.grid)
-    groups = _at_most((count + (GROUP_WIDTH - 1)) // GROUP_WIDTH, MAX_GROUPS)
-    return (groups, 1, 1, GROUP_WIDTH, 1, 1, 0)
-
-
-def _rows(record: KernelRecord, flat: Flat) -> Any:
-    """One workgroup of 256 per element of the extents `outer`."""
-    count = _product(flat, record.extent_at["outer"])
-    return (_at_most(count, MAX_GROUPS), 1, 1, GROUP_WIDTH, 1, 1, 4 * GROUP_WIDTH)
-
-
-def _tiles(record: KernelRecord, flat: Flat) -> Any:
-    """One workgroup of 256 per 64 × 64 tile of (rows, columns), batches in z."""
-    rows, columns = flat[record.extent_at["rows"][0]], flat[record.extent_at["columns"][0]]
-    batch = _product(flat, record.extent_at["batch"])
-    across = _at_most((columns + (TILE - 1)) // TILE, MAX_GROUPS)
-    down = _at_most((rows + (TILE - 1)) // TILE, 65535)
-    return (across, down, _at_most(batch, 65535), GROUP_WIDTH, 1, 1, 0)
-
-
-GEOMETRIES: dict[str, Callable[[KernelRecord, Flat], Any]] = {"elements": _elements, "rows": _rows, "tiles": _tiles}

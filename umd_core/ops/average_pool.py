@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS
 from umd_core.recorder import Recorder
 from umd_core.shaping import settle, target
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Input, OpTemplate, Result, Shape
 from umd_core.views import View
 from umd_core.windows import AUTO_PAD, CEIL_MODE, KERNEL_SHAPE, WINDOW, Windows, pool_windows, windows
 

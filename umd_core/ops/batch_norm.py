@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS
 from umd_core.norms import EPSILON, affine, check_channels, normalized, variance
 from umd_core.recorder import Recorder
 from umd_core.shaping import accumulator, compute, trailing, widen
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Input, OpTemplate, Result, Shape
 from umd_core.views import ABSENT, View
 
 

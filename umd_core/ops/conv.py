@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS
 from umd_core.recorder import Recorder
 from umd_core.shaping import split_axis, trailing
-from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape
 from umd_core.views import View
 from umd_core.windows import AUTO_PAD, WINDOW, Windows, windows
 

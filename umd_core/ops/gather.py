@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from umd_core.attributes import Attribute
 from umd_core.builders import check_indexable, no_flops
 from umd_core.dtypes import ALL, INDEX
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, Shape, ShapeRule, normal_axis
+from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape, ShapeRule, normal_axis
 from umd_core.views import View
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from umd_core.attributes import Attribute
 from umd_core.builders import like_gradient
 from umd_core.dtypes import FLOATS
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, same_shape
+from umd_core.template import Call, Input, OpTemplate, Result, same_shape
 from umd_core.views import View
 
 _KERNELS = {"none": "gelu", "tanh": "gelu_tanh"}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS
 from umd_core.norms import EPSILON, affine, check_channels, normalized
 from umd_core.recorder import Recorder
 from umd_core.shaping import split_axis, trailing
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Input, OpTemplate, Result, Shape
 from umd_core.views import View
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS, INDEX, bool_
 from umd_core.recorder import Recorder
 from umd_core.shaping import accumulator, compute, widen
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Input, OpTemplate, Result, Shape
 from umd_core.views import ABSENT, View
 
 

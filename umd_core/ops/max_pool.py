@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS, INDEX, float32, int8, int64, uint8
 from umd_core.recorder import Recorder
 from umd_core.shaping import accumulator, settle, target, trailing, widen
-from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape
 from umd_core.views import View
 from umd_core.windows import AUTO_PAD, CEIL_MODE, KERNEL_SHAPE, WINDOW, Windows, pool_windows
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import NUMERIC
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, broadcast_shape
+from umd_core.template import Call, Input, OpTemplate, Result, broadcast_shape
 from umd_core.views import View
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS, float32, float64
 from umd_core.recorder import Recorder
 from umd_core.shaping import widen
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Input, OpTemplate, Result, Shape
 from umd_core.views import View
 
 _SCALARS = ("lr", "step")

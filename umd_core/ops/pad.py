@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from umd_core.attributes import Attribute
 from umd_core.builders import no_flops
 from umd_core.dtypes import ALL, INDEX
 from umd_core.errors import LimitError
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape, normal_axes
+from umd_core.template import Call, Input, OpTemplate, Result, Shape, normal_axes
 from umd_core.views import ABSENT, View
 
 MAX_PERIODS = 256

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import NUMERIC
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Input, OpTemplate, Result, Shape
 from umd_core.views import View
 
 _NAMES = ("start", "limit", "delta")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from umd_core import dtypes
+from umd_core.attributes import Attribute
 from umd_core.builders import input_flops
 from umd_core.dtypes import ALL, FLOATS, NUMERIC, DType
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, Shape, element_count, normal_axes
+from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape, element_count, normal_axes
 from umd_core.views import View
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from umd_core.attributes import Attribute
 from umd_core.builders import check_indexable, no_flops
 from umd_core.dtypes import ALL, BOOL, INDEX
 from umd_core.errors import UnsupportedError
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape, normal_axis
+from umd_core.template import Call, Input, OpTemplate, Result, Shape, normal_axis
 from umd_core.views import View
 
 _DONE = ("none", "add")

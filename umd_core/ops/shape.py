@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from umd_core.attributes import Attribute
 from umd_core.builders import no_flops
 from umd_core.dtypes import ALL
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Input, OpTemplate, Result, Shape
+from umd_core.template import Call, Input, OpTemplate, Result, Shape
 from umd_core.views import View
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS
 from umd_core.recorder import Recorder
-from umd_core.template import Attribute, Call, Emit, Input, OpTemplate, Result, Shape, normal_axis, same_shape
+from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape, normal_axis, same_shape
 from umd_core.views import View
 
 

@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from umd_cli.output import Json, show, table
 
 if TYPE_CHECKING:
-    from umd_core.template import Attribute, Input, OpTemplate, Result
+    from umd_core.attributes import Attribute
+    from umd_core.template import Input, OpTemplate, Result
 
 
 def ops(
