@@ -42,12 +42,16 @@ GOALS = {"encode": 3.0, "structure": 1.5, "all rules": 6.0}
 GOALS_LARGE = {"encode": 3.0, "structure": 0.15, "all rules": 1.5}
 
 
-def chain(count: int, kinds: int) -> CommandBuffer:
-    """Returns `count` dispatches of `kinds` kernels, three refs and a dependency each."""
+def chain(count: int, kinds: int, *, distinct: bool = False) -> CommandBuffer:
+    """Returns `count` dispatches of `kinds` kernels, three refs and a dependency each.
+
+    Dispatches of one kernel have the same parameters or, when `distinct`, up to 256 different ones.
+    """
     records = [BY_NAME[f"elementwise_{name}_kernel"].record([float32], (1,)) for name in NAMES[:kinds]]
     offsets = dict.fromkeys(("a_offset", "b_offset", "out_offset"), 0)
     strides = dict.fromkeys(("a_strides", "b_strides", "out_strides"), (1,))
-    parameters = [r.pack(extents=(ELEMENTS,), **offsets, **strides) for r in records]
+    sizes = [ELEMENTS - i for i in range(ELEMENTS // 4)] if distinct else [ELEMENTS]
+    parameters = [[r.pack(extents=(size,), **offsets, **strides) for size in sizes] for r in records]
     launch = (ELEMENTS // 256, 1, 1, 256, 1, 1, 0)
     slots = [
         Slot(SlotKind.ARGUMENT, READ, 0, 4, BYTES, 0, 0),
@@ -60,7 +64,8 @@ def chain(count: int, kinds: int) -> CommandBuffer:
             Ref(1, READ, i % 3 * BYTES, BYTES),
             Ref(1, WRITE, (i + 1) % 3 * BYTES, BYTES),
         )
-        commands.append(Dispatch(i % kinds, launch, parameters[i % kinds], refs, (i - 1,) if i else ()))
+        block = parameters[i % kinds][i // kinds % len(sizes)]
+        commands.append(Dispatch(i % kinds, launch, block, refs, (i - 1,) if i else ()))
     return CommandBuffer(kernels=records, slots=slots, commands=commands)
 
 
@@ -81,11 +86,13 @@ def per_command() -> list[list[object]]:
     for count, kinds in ((32, 4), (100, 4), (1000, 1), (1000, 8), (10_000, 1), (10_000, 8)):
         cb = chain(count, kinds)
         raw = encode(cb)
+        other = encode(chain(count, kinds, distinct=True))
         pickled = pickle.dumps(cb.commands, protocol=5)
         works: dict[str, Callable[[], object]] = {
             "encode": lambda cb=cb: encode(cb),  # type: ignore[misc]
             "structure": lambda raw=raw: check_only_structure(raw),  # type: ignore[misc]
             "all rules": lambda raw=raw: validate(raw),  # type: ignore[misc]
+            "all rules, parameters differ": lambda raw=other: validate(raw),  # type: ignore[misc]
             "decode": lambda raw=raw: decode(raw),  # type: ignore[misc]
             "pickle.dumps": lambda cb=cb: pickle.dumps(cb.commands, protocol=5),  # type: ignore[misc]
             "pickle.loads": lambda p=pickled: pickle.loads(p),  # type: ignore[misc]
@@ -139,7 +146,7 @@ def hostile() -> list[list[object]]:
     shapes: dict[str, CommandBuffer] = {
         "NOPs": CommandBuffer(commands=[Nop()] * 120_000),
         "copies": CommandBuffer(slots=slots, commands=[copy] * 50_000),
-        "barriers of 32 deps": CommandBuffer(commands=[Nop()] * 32 + [Barrier(tuple(range(32)))] * 25_000),
+        "barriers of 32 deps": CommandBuffer(commands=[*[Nop()] * 32, *[Barrier(tuple(range(32)))] * 25_000]),
         "valid dispatches": chain(16_000, 8),
     }
     rows: list[list[object]] = []

@@ -9,7 +9,7 @@ import numpy as np
 from umd_core import dtypes
 from umd_core.commands import CommandBuffer
 from umd_core.kernels import BY_NAME, KernelRecord
-from umd_core.kernels.row import Flat
+from umd_core.kernels.geometry import Flat
 from umd_core.testing.recording import Recording
 from umd_cuda.device import CudaDevice
 from umd_cuda.options import Options

@@ -13,12 +13,13 @@ import numpy as np
 from umd_core.dtypes import DType
 from umd_core.ir import Array
 from umd_core.kernels import BY_NAME, KernelRecord, KernelRow
-from umd_core.kernels.row import Flat
+from umd_core.kernels.geometry import Flat
 from umd_core.testing.compare import difference
 from umd_core.testing.launches import LAYOUTS, SHAPES, Launch, Plan, build, type_arguments
 from umd_core.testing.reference import reference
 from umd_cuda import host
 from umd_cuda.geometry import Geometry, launch_geometry
+from umd_cuda.host import toolchain
 from umd_cuda.sources import KernelSource, source_for
 
 RED_ZONE = 64
@@ -28,7 +29,7 @@ MARK = 0xA5
 def has_compiler() -> bool:
     """Returns whether this machine has a C++ compiler."""
     try:
-        host.toolchain.find_compiler()
+        toolchain.find_compiler()
     except host.NoCompilerError:
         return False
     return True
@@ -54,7 +55,7 @@ def pick(name: str, turn: int = 0) -> tuple[KernelRow, tuple[DType, ...]]:
     return with_sizes(row, sizes), kinds[number * 7 % len(kinds)]
 
 
-def launches_of(row: KernelRow, types: Sequence[DType], seed: int = 0, count: int = 10) -> list[Launch]:
+def launches_of(row: KernelRow, types: Sequence[DType], seed: int = 0, count: int = 6) -> list[Launch]:
     """Returns launches of every kind of shape and layout, some with NaN and infinities, some in place."""
     random = np.random.default_rng([seed, sum(row.name.encode())])
     plans = [Plan(SHAPES[i % 5], LAYOUTS[(i + i // 5) % 5], i % 3 == 1, i % 2 == 0) for i in range(count)]
@@ -103,7 +104,9 @@ def disagreements(launch: Launch, memories: Sequence[Array]) -> list[str]:
     return found
 
 
-def findings(launch: Launch, seed: int = 0) -> list[str]:
+def findings(
+    launch: Launch, seed: int = 0, geometry: Callable[[KernelRecord, Flat], Geometry] = launch_geometry
+) -> list[str]:
     """Returns what a checked run finds: every operand may touch its own range alone."""
     source = source_for(launch.record)
     assert source is not None
@@ -120,7 +123,7 @@ def findings(launch: Launch, seed: int = 0) -> list[str]:
     if launch.record.row.status:
         packed.append(ctypes.c_void_p(status.ctypes.data))
         ranges.append(host.Range("status", status.ctypes.data, status.nbytes))
-    grid, block, shared = launch_geometry(launch.record, launch.record.struct.unpack(launch.parameters))
+    grid, block, shared = geometry(launch.record, launch.record.struct.unpack(launch.parameters))
     found = host.check_launch(entry, grid, block, shared, [*packed, launch.parameters], ranges, seed=seed)
     return [*map(str, found), *disagreements(launch, memories)]
 

@@ -1,7 +1,7 @@
 """The conformance kit on cuda-cpu: our kernels, compiled for the processor, against the kit's own references.
 
-Every kernel runs with one or two of its combinations of types; `umd conformance cuda-cpu:0` runs them all, and takes its time
-to compile them.
+Every kernel runs with one or two of its combinations of types; `umd conformance cuda-cpu:0` runs them all, and takes
+its time to compile them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -18,7 +19,9 @@ from umd_core.device import Caps, Device
 from umd_core.kernels import BY_NAME, KernelRow
 from umd_core.testing.conformance import DeviceTests
 from umd_core.testing.launches import type_arguments
-from umd_cuda.device import CudaDevice
+from umd_cuda import serial
+from umd_cuda import sources as gpu_sources
+from umd_cuda.device import CudaDevice, Sources
 from umd_cuda.host_driver import HostDriver
 
 pytestmark = pytest.mark.skipif(
@@ -43,16 +46,23 @@ class FewTypes(CudaDevice):
 
 
 class TestCudaCpu(DeviceTests):
-    """The whole kit, on kernels compiled quickly rather than well."""
+    """The whole kit, on kernels compiled quickly rather than well, launched as cuda-cpu launches them."""
 
     backend = "cuda-cpu:0"
+    sources: ClassVar[Sources] = serial
 
     @pytest.fixture(scope="class")
     @classmethod
     def device(cls) -> Iterator[Device]:
-        device = FewTypes(HostDriver(("-O1",)), cls.backend)
+        device = FewTypes(HostDriver(("-O1",)), cls.backend, None, cls.sources)
         yield device
         device.close()
+
+
+class TestLaunchedAsOnAGpu(TestCudaCpu):
+    """The whole kit with the geometry that a GPU gets."""
+
+    sources: ClassVar[Sources] = gpu_sources
 
 
 def test_every_kernel_of_the_table_has_a_source() -> None:

@@ -201,6 +201,19 @@ def test_the_limit_of_the_device_counts_arenas() -> None:
     del program
 
 
+def test_closing_gives_everything_back() -> None:
+    device, driver = recorded()
+    bindings = bound(device, X, REVERSED, X)
+    device.submit(device.load(bytes(gathering())), bindings).wait()
+    for binding in bindings:
+        device.free(binding.buffer)
+    device.close()
+    assert driver.allocated == 0
+    assert driver.log[-1] == "close"
+    device.close()
+    assert driver.log.count("close") == 1
+
+
 # failures
 
 

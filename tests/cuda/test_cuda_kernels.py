@@ -13,9 +13,9 @@ from umd_cuda.geometry import serial_geometry
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 
-OF_EVERY_TYPE = ("elementwise_mod_kernel", "reduce_sum_kernel", "gemm_kernel")
+OF_EVERY_TYPE = ("elementwise_mod_kernel", "reduce_sum_kernel")
 OF_EVERY_INTEGER = ("elementwise_div_kernel", "elementwise_pow_kernel")
-OF_EVERY_FLOAT = ("softmax_kernel", "conv_kernel", "adamw_kernel")
+OF_EVERY_FLOAT = ("softmax_kernel", "conv_kernel", "adamw_kernel", "gemm_kernel")
 BY_ROWS = ("reduce_mean_kernel", "argmax_kernel", "softmax_kernel", "normalize_kernel", "conv_weight_grad_kernel")
 EACH_FILE = (
     "elementwise_select_kernel", "elementwise_cast_kernel", "reduce_min_kernel", "argmax_kernel", "log_softmax_kernel",
@@ -51,10 +51,9 @@ def test_every_type(name: str, dtype: DType) -> None:
         assert not disagreements(launch, memories)
 
 
-@pytest.mark.parametrize("step", [1, 6])
 @pytest.mark.parametrize("source", dtypes.ALL, ids=str)
-def test_casts(source: DType, step: int) -> None:
-    target = dtypes.ALL[(dtypes.ALL.index(source) + step) % len(dtypes.ALL)]
+def test_casts(source: DType) -> None:
+    target = dtypes.ALL[(dtypes.ALL.index(source) + 6) % len(dtypes.ALL)]
     row = with_sizes(BY_NAME["elementwise_cast_kernel"], [1])
     for launch in launches_of(row, (source, target), seed=2):
         memories, _ = run(launch)
@@ -63,7 +62,7 @@ def test_casts(source: DType, step: int) -> None:
 
 @pytest.mark.parametrize("name", EACH_FILE)
 def test_both_index_widths_give_the_same_bytes(name: str) -> None:
-    row, types = pick(name, turn=1)
+    row, types = pick(name)
     for launch in launches_of(row, types, seed=3):
         narrow, wide = run(launch)[0], run(launch, wide=True)[0]
         assert not disagreements(launch, narrow)
@@ -72,7 +71,7 @@ def test_both_index_widths_give_the_same_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in EACH_FILE if n not in BY_ROWS])
 def test_any_grid_gives_the_same_bytes(name: str) -> None:
-    row, types = pick(name, turn=1)
+    row, types = pick(name)
     for launch in launches_of(row, types, seed=4, count=5):
         usual = run(launch)[0]
         alone = run(launch, geometry=serial_geometry)[0]
@@ -85,7 +84,7 @@ def test_any_grid_gives_the_same_bytes(name: str) -> None:
 @pytest.mark.parametrize("block", [(1, 256, 1), (32, 4, 1), (64, 1, 1), (256, 1, 1)], ids=str)
 @pytest.mark.parametrize("name", BY_ROWS)
 def test_rows_are_right_for_every_block(name: str, block: tuple[int, int, int]) -> None:
-    row, types = pick(name, turn=1)
+    row, types = pick(name)
     for launch in launches_of(row, types, seed=5):
         memories, _ = run(launch, geometry=lambda record, flat: ((3, 1, 1), block, 0))
         assert not disagreements(launch, memories)

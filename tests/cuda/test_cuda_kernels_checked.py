@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cuda import kernel_runs
 from tests.cuda.kernel_runs import findings, has_compiler, launches_of, pick
+from umd_core.kernels import KernelRecord
+from umd_cuda.sources import KernelSource, source_for
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 
@@ -24,32 +27,32 @@ def test_nothing_is_found(name: str) -> None:
             assert not findings(launch, seed)
 
 
-# kernel, what is replaced in its source, by what, and a word of what must be reported
+# kernel, block, what is replaced in its source, by what, and a word of what must be reported
 PLANTED = (
-    ("gemm_kernel", "          __syncthreads();\n#pragma", "#pragma", "race"),
-    ("gemm_kernel", "row < rows && column < columns", "row <= rows && column < columns", "out-of-bounds write"),
-    ("elementwise_multiply_add_kernel", "i < count;", "i <= count;", "out-of-bounds"),
-    ("reduce_sum_kernel", "      __syncthreads();\n      value = partial[0];", "      value = partial[0];", "race"),
-    ("softmax_kernel", "if (threadIdx.x % 32 == 0) partial", "if (threadIdx.x % 64 == 0) partial", "uninitialised"),
-    ("argmin_kernel", "if (threadIdx.x == 0) {", "{", "race between two writes"),
-    ("gather_kernel", "if (k < 0) continue;", "", "differ"),
-    ("scatter_add_kernel", "|| (Index)k / share != part", "", "race"),
-    ("conv_weight_grad_kernel", "x_channel[(Offset)n", "x_channel[(Offset)n + 4096", "out-of-bounds read"),
+    ("gemm_kernel", 256, "          __syncthreads();\n#pragma", "#pragma", "race"),
+    ("gemm_kernel", 256, "row < rows && column < columns", "row <= rows && column < columns", "out-of-bounds write"),
+    ("elementwise_multiply_add_kernel", 256, "i < count;", "i <= count;", "out-of-bounds"),
+    ("reduce_sum_kernel", 64, "__syncthreads(); ", "", "race"),
+    ("softmax_kernel", 64, "if (threadIdx.x % 32 == 0) partial", "if (threadIdx.x % 64 == 0) partial", "uninitialised"),
+    ("argmin_kernel", 64, "if (threadIdx.x == 0) {", "{", "race between two writes"),
+    ("conv_weight_grad_kernel", 64, "x_channel[(Offset)n", "x_channel[(Offset)n + 4096", "out-of-bounds read"),
+    ("average_pool_kernel", 64, "args.x_offset + n *", "args.x_offset - 4096 + n *", "out-of-bounds read"),
+    ("gather_kernel", 64, "e < count", "e + 1 < count", "differ"),
 )
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted[0]}-{planted[3]}")
-def test_planted_bugs_are_found(planted: tuple[str, str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    name, old, new, word = planted
-    source = kernel_runs.source_for
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted[0]}-{planted[4]}")
+def test_planted_faults_are_found(planted: tuple[str, int, str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    name, block, old, new, word = planted
 
     def faulty(record: KernelRecord, wide: bool = False) -> KernelSource:
-        given = source(record, wide)
+        given = source_for(record, wide)
         assert given is not None
-        assert given.text.count(old) >= 1
+        assert old in given.text
         return given._replace(text=given.text.replace(old, new))
 
     monkeypatch.setattr(kernel_runs, "source_for", faulty)
     row, types = pick(name, turn=1)
-    texts = [text for launch in _hard(name, row, types) for text in findings(launch, geometry=_GEOMETRIES.get(name))]
-    assert any(word in text for text in texts), texts[:3]
+    launches = [launch for launch in launches_of(row, types, seed=8) if all(piece.length for piece in launch.pieces)]
+    reports = [findings(launch, geometry=lambda record, flat: ((2, 1, 1), (block, 1, 1), 0)) for launch in launches]
+    assert any(word in text for report in reports for text in report), reports

@@ -91,7 +91,10 @@ def test_launch_takes_bytes_and_ctypes_values() -> None:
     module = host.compile((KERNELS / "elementwise.cu").read_text(), name="elementwise.cu")
     saxpy = module.function("saxpy")
     x, y = np.arange(10, dtype=np.float32), np.ones(10, np.float32)
-    address = lambda a: ctypes.c_void_p(a.ctypes.data)  # noqa: E731
+
+    def address(array: Any) -> ctypes.c_void_p:
+        return ctypes.c_void_p(array.ctypes.data)
+
     saxpy.launch((1,), (32,), 0, [ctypes.c_int(10), ctypes.c_float(2), address(x), address(y)])
     np.testing.assert_array_equal(y, 2 * np.arange(10) + 1)
     packed = [v.tobytes() for v in (np.int32(10), np.float32(2), np.uint64(x.ctypes.data), np.uint64(y.ctypes.data))]

@@ -32,7 +32,8 @@ BUGS = {
         "csr_spmv", "j < indptr[warp + 1]", "j <= indptr[warp + 1]", Kind.OUT_OF_BOUNDS_READ, "sum += data[j]", "data"
     ),
     "bound off by one, write": Bug(
-        "fx3<int>", "if (tid < N)", "if (tid <= N)", Kind.OUT_OF_BOUNDS_READ, "arr[tid] * 3", "arr"
+        "fx3<int>", "if (tid < N) {\n    arr", "if (tid <= N) {\n    arr", Kind.OUT_OF_BOUNDS_READ, "arr[tid] * 3",
+        "arr",
     ),
     "bound forgotten, vector store": Bug(
         "project", "if (i >= n) return;", "", Kind.OUT_OF_BOUNDS_READ, "float3 p = points[i]", "points"
@@ -97,18 +98,23 @@ BUGS = {
     "barrier in a branch": Bug(
         "softmax", "fmaxf(red[threadIdx.x], red[threadIdx.x + s]);\n    __syncthreads();",
         "fmaxf(red[threadIdx.x], red[threadIdx.x + s]);\n    if (threadIdx.x < s) __syncthreads();",
-        Kind.DIVERGENT_BARRIER, "  __syncthreads();\n  m = red[0]", "",
+        Kind.DIVERGENT_BARRIER, "if (threadIdx.x < s) __syncthreads();", "",
     ),
     "threads that leave before the barrier": Bug(
         "inclusive_scan", "temp[t] = t < n ? in[t] : 0;", "if (t >= n) return;\n  temp[t] = in[t];",
         Kind.DIVERGENT_BARRIER, "", "",
     ),
-    "full mask in half a warp": Bug(
-        "compact", "base = __shfl_sync(", "if (lane < 16) base = __shfl_sync(", Kind.DIVERGENT_WARP,
-        "if (lane < 16) base", "",
+    "full mask where half the warp has ended": Bug(
+        "compact", "base = __shfl_sync(", "if (lane < 16) base = __shfl_sync(", Kind.BAD_MASK, "if (lane < 16) base", ""
+    ),
+    "full mask where half the warp waits elsewhere": Bug(
+        "row_sum<double, 2>", "  val = warpReduceSum<T>(val);\n  if (lane == 0)",
+        "  if (lane < 16) val = warpReduceSum<T>(val);\n  if (lane == 0)", Kind.DIVERGENT_WARP,
+        "val += __shfl_xor_sync", "",
     ),
     "a mask without the caller": Bug(
-        "compact", "__ballot_sync(0xffffffff,", "__ballot_sync(0x0000ffff,", Kind.BAD_MASK, "__ballot_sync(0x0000ffff", ""
+        "compact", "__ballot_sync(0xffffffff,", "__ballot_sync(0x0000ffff,", Kind.BAD_MASK,
+        "__ballot_sync(0x0000ffff", "",
     ),
     "a value from outside the mask": Bug(
         "layer_norm", "__shfl_sync(0xffffffff, w.mean, 0)",
@@ -158,7 +164,8 @@ def test_facts_of_a_finding() -> None:
     x = np.zeros(1000, np.float32)
     kernel = host.RawKernel(
         'extern "C" __global__ void k(const float* a, float* b, int n) {\n'
-        "  int i = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x * blockDim.y + threadIdx.y * blockDim.x + threadIdx.x;\n"
+        "  int i = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x * blockDim.y + threadIdx.y * blockDim.x"
+        " + threadIdx.x;\n"
         "  if (i <= n)\n"
         "    b[i] = 2 * a[0];\n"
         "}\n",
@@ -195,7 +202,9 @@ def test_result_that_depends_on_the_order_of_workgroups() -> None:
 def test_faults_in_every_order_are_reported() -> None:
     """The race below is silent in launch order for the value, and a finding in each order all the same."""
     case = by_name("bitonic_sort")
-    source = (KERNELS / case.file).read_text().replace("        }\n      }\n      __syncthreads();", "        }\n      }", 1)
+    source = (
+        (KERNELS / case.file).read_text().replace("        }\n      }\n      __syncthreads();", "        }\n      }", 1)
+    )
     report = case.function(source).check(case.grid, case.block, case.args(np.random.default_rng(1)), orders=3)
     assert report.kinds() & {RW, WW}
 

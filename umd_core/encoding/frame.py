@@ -31,8 +31,11 @@ from umd_core.errors import DecodeError
 
 BYTE_ORDER = sys.byteorder
 _MAJOR = VERSION[0]
+_READER = f"{VERSION[0]}.{VERSION[1]}"
 _U32 = struct.Struct("<I")
 _NOTHING = memoryview(b"")
+_DEBUG = int(SectionKind.DEBUG)
+_CRC_AT = HEADER.offsets["header_crc"]
 
 
 class Section(NamedTuple):
@@ -70,7 +73,7 @@ class Frame(NamedTuple):
     def section(self, kind: SectionKind) -> Section:
         """Returns a known section; an absent one is empty, at the end of the buffer."""
         found = self.sections.get(kind)
-        return found or Section(kind, 0, SECTIONS[kind].stride, len(self.data), 0, _NOTHING)
+        return found if found is not None else Section(kind, 0, SECTIONS[kind].stride, len(self.data), 0, _NOTHING)
 
     def broken(
         self, rule: str, kind: SectionKind, detail: str, index: int = 0, field: str = "", **facts: Any
@@ -137,25 +140,25 @@ def _read_header(data: bytes) -> _Header:
         raise DecodeError("header-short", f"{len(data)} bytes, a header has {HEADER.size}", offset=len(data))
     header = _Header(*HEADER.struct.unpack_from(data))
     major, minor = divmod(header.version, 256)
-    writer, reader = f"{major}.{minor}", f"{VERSION[0]}.{VERSION[1]}"
     if header.magic != MAGIC:
         raise _header_error("magic", "magic", f"begins with {header.magic!r}, not {MAGIC!r}")
     if major != _MAJOR:
-        detail = f"written as {writer}, this reader knows {reader}"
-        raise _header_error("version", "version", detail, writer=writer, reader=reader)
+        detail = f"written as {major}.{minor}, this reader knows {_READER}"
+        raise _header_error("version", "version", detail, writer=f"{major}.{minor}", reader=_READER)
     most = HEADER_SIZE_LIMIT if minor else HEADER.size
     if not HEADER.size <= header.header_size <= min(most, len(data)) or header.header_size % 8:
-        raise _header_error("header-size", "header_size", f"{header.header_size} in version {writer}")
+        raise _header_error("header-size", "header_size", f"{header.header_size} in version {major}.{minor}")
     if header.total_size != len(data):
         raise _header_error("total-size", "total_size", f"says {header.total_size}, there are {len(data)} bytes")
-    if header.header_crc != zlib.crc32(memoryview(data)[: HEADER.offsets["header_crc"]]):
+    if header.header_crc != zlib.crc32(data[:_CRC_AT]):
         raise _header_error("header-checksum", "header_crc", "the header was changed or damaged")
     if header.body_crc != zlib.crc32(memoryview(data)[HEADER.size :]):
         raise _header_error("body-checksum", "body_crc", "the bytes after the header were changed or damaged")
     if header.incompat:
         names = [INCOMPAT_FEATURES.get(bit, f"bit {bit}") for bit in range(64) if header.incompat >> bit & 1]
-        detail = f"needs {', '.join(names)}, which reader {reader} lacks"
-        raise _header_error("incompatible-feature", "incompat", detail, features=names, writer=writer, reader=reader)
+        detail = f"needs {', '.join(names)}, which reader {_READER} lacks"
+        versions = {"writer": f"{major}.{minor}", "reader": _READER}
+        raise _header_error("incompatible-feature", "incompat", detail, features=names, **versions)
     if header.flags & ~HEADER_FLAGS:
         raise _header_error("header-flags", "flags", f"unknown bits {header.flags & ~HEADER_FLAGS:#x}")
     if header.reserved:
@@ -182,24 +185,38 @@ def _read_sections(
     cursor = header.header_size + header.section_count * SECTION.size
     last = 0
     for index, entry in enumerate(SECTION.struct.iter_unpack(view[header.header_size : cursor])):
-        _check_section(entry, last, cursor, size, header, index)
-        last, flags, stride, start, length = entry
+        kind, flags, stride, start, length = entry
+        layout = SECTIONS.get(kind)
         end = start + length
-        cursor = padded(end)
-        if end != cursor and any(data[end:cursor]):
-            raise DecodeError("section-padding", "not zero", offset=end, section="SECTIONS", index=index)
+        if (
+            layout is None
+            or kind <= last
+            or flags != layout.flags
+            or start != cursor
+            or not 0 < length <= size - start
+            or stride != layout.stride
+            or (length % stride and kind != _DEBUG)
+            or -end & 7
+        ):  # not plain: broken, unknown, lengthened or padded
+            _check_section(entry, last, cursor, size, header, index)
+            _check_padding(data, end, index)
+        last, cursor = kind, padded(end)
         records = view[start:end]
-        layout = SECTIONS.get(last)
         if layout is None:
-            extra.append((last, flags, stride, bytes(records)))
+            extra.append((kind, flags, stride, bytes(records)))
             continue
         if stride != layout.stride:
             records, tail = _cut(records, stride, layout.stride)
-            tails.append((last, stride, tail))
-        known[last] = Section(last, flags, stride, start, length, records)
+            tails.append((kind, stride, tail))
+        known[kind] = Section(kind, flags, stride, start, length, records)
     if cursor != size:
         raise DecodeError("trailing-bytes", f"{size - cursor} bytes follow", offset=cursor, section="SECTIONS")
     return known, extra, tails
+
+
+def _check_padding(data: bytes, end: int, index: int) -> None:
+    if any(data[end : padded(end)]):
+        raise DecodeError("section-padding", "not zero", offset=end, section="SECTIONS", index=index)
 
 
 def _check_section(entry: tuple[int, ...], last: int, cursor: int, size: int, header: _Header, index: int) -> None:

@@ -35,6 +35,10 @@ class Violation(NamedTuple):
     detail: str
 
 
+Block = tuple[tuple[Any, ...], list[tuple[int, int]]]
+"""The numbers of a parameter block, and what each operand's ref must have: zero bits of its offset, bytes."""
+
+
 class LaunchRules:
     """What rule 7 asks of every launch of one kernel record, laid out for fast checking.
 
@@ -56,7 +60,8 @@ class LaunchRules:
         self.refs = struct.Struct("<" + "IIQQ" * len(record.boxes))
         self.columns = columns_of(record.columns)
         self._offsets = [column.offset for column in self.columns]
-        self._padding = [(at, at + count, bytes(count)) for at, count in record.padding]
+        starts = [(LAUNCH.size + at, count) for at, count in record.padding]
+        self._padding = [(at, at + count, bytes(count)) for at, count in starts]
         self._boxes = [
             (box, box.offset, box.axes, box.dtype.size, box.operand.writes and not record.row.atomic)
             for box in record.boxes
@@ -77,50 +82,71 @@ class LaunchRules:
             if record.boxes[i].operand.writes or record.boxes[j].operand.writes
         ]
 
-    def violation(self, tables: Tables, at: int, refs: tuple[int, ...], max_work: int) -> Violation | None:
-        """Returns the first rule that a dispatch breaks, None when it breaks none.
+    def block(self, data: bytes, max_work: int) -> Block | Violation:
+        """Returns what launch block and parameters ask of the refs, or the first rule that these bytes break.
 
         Args:
-            tables: of the buffer.
-            at: byte of DATA at which the launch block begins.
-            refs: the command's refs, flat: slot, access, offset, length of each.
+            data: launch block and parameter block.
             max_work: largest work allowed.
         """
-        data = tables.data
-        launch = _LAUNCH.unpack_from(data, at)
+        launch = _LAUNCH.unpack_from(data)
         if launch[7]:
             return Violation("launch-reserved", LAUNCH.offsets["reserved"], f"{launch[7]:#x} where 0 belongs")
-        block = at + LAUNCH.size
         for start, end, zeros in self._padding:
-            if data[block + start : block + end] != zeros:
-                return Violation("parameter-padding", LAUNCH.size + start, "padding is not zero")
+            if data[start:end] != zeros:
+                return Violation("parameter-padding", start, "padding is not zero")
         record = self.record
-        flat = record.struct.unpack_from(data, block)
+        flat = record.struct.unpack_from(data, LAUNCH.size)
         sizes = record.sizes
         if flat[: len(sizes)] != sizes:
             lengths = list(flat[: len(sizes)])
             return Violation("parameter-sizes", LAUNCH.size, f"array lengths {lengths}, the first had {list(sizes)}")
-        return (
-            self._touch_violation(flat, refs, tables.alignments)
+        needs: list[tuple[int, int]] = []
+        broken = (
+            self._touch_violation(flat, needs)
             or self._work_violation(flat, max_work)
             or self._geometry_violation(flat, launch[:7])
-            or self._alias_violation(flat, refs, tables.memory)
         )
+        return broken or (flat, needs)
+
+    def refs_violation(self, block: Block, refs: tuple[int, ...], tables: Tables) -> Violation | None:
+        """Returns the first rule that the refs of a dispatch break, None when they break none.
+
+        Args:
+            block: what launch block and parameters ask of them.
+            refs: slot, access, offset, length of each, flat.
+            tables: of the buffer.
+        """
+        flat, needs = block
+        alignments = tables.alignments
+        slots, offsets, lengths = refs[::4], refs[2::4], refs[3::4]
+        for (mask, need), slot, offset, length in zip(needs, slots, offsets, lengths, strict=True):
+            if (offset | alignments[slot]) & mask or need > length:
+                return self._ref_violation(needs, refs, alignments)
+        return self._alias_violation(flat, refs, tables.memory)
+
+    def _ref_violation(
+        self, needs: Sequence[tuple[int, int]], refs: tuple[int, ...], alignments: Sequence[int]
+    ) -> Violation | None:
+        for at, (mask, need) in enumerate(needs):
+            slot, _, offset, length = refs[4 * at : 4 * at + 4]
+            if (offset | alignments[slot]) & mask:
+                return Violation("ref-alignment", at, f"elements of {mask + 1} bytes")
+            if need > length:
+                box = self.record.boxes[at]
+                detail = f"{box.operand.name} touches {need} bytes of {length}"
+                return Violation("touched-range", self._field(box.offset), detail)
+        return None
 
     def _field(self, index: int) -> int:
         return LAUNCH.size + self._offsets[index]
 
-    def _touch_violation(
-        self, flat: tuple[int, ...], refs: tuple[int, ...], alignments: Sequence[int]
-    ) -> Violation | None:
-        """Alignment, ranges, touched bytes and coinciding elements of every operand."""
-        ref = 3
+    def _touch_violation(self, flat: tuple[int, ...], needs: list[tuple[int, int]]) -> Violation | None:
+        """Ranges, touched bytes and coinciding elements of every operand, appended to `needs`."""
         for box, offset, axes, size, distinct in self._boxes:
-            if (refs[ref - 1] | alignments[refs[ref - 3]]) & (size - 1):
-                return Violation("ref-alignment", ref >> 2, f"elements of {size} bytes")
             low = high = flat[offset]
             reach = low if low >= 0 else -low
-            elements = 1
+            elements = extent = stride = 1
             empty = False
             for extent_at, stride_at in axes:
                 extent, stride = flat[extent_at], flat[stride_at]
@@ -137,13 +163,13 @@ class LaunchRules:
                     high += (extent - 1) * stride
             if (reach + 1) * size >= _LIMIT or elements >= _LIMIT:
                 return Violation("parameter-range", self._field(offset), f"{box.operand.name} reaches beyond 2^62")
-            if not empty and (low < 0 or (high + 1) * size > refs[ref]):
-                detail = f"{box.operand.name} touches bytes {low * size} to {(high + 1) * size} of {refs[ref]}"
+            if low < 0 and not empty:
+                detail = f"{box.operand.name} touches bytes from {low * size} on"
                 return Violation("touched-range", self._field(offset), detail)
-            if distinct and not is_injective(box, flat):
+            if distinct and not (stride or extent < 2 if len(axes) == 1 else is_injective(box, flat)):
                 detail = f"elements of {box.operand.name} coincide"
                 return Violation("launch-injective", self._field(axes[0][1] if axes else offset), detail)
-            ref += 4
+            needs.append((size - 1, 0 if empty else (high + 1) * size))
         return None
 
     def _work_violation(self, flat: tuple[int, ...], max_work: int) -> Violation | None:
@@ -263,14 +289,27 @@ def check_launches(tables: Tables, max_work: int, only: Sequence[int] | None = N
     """
     commands, refs = tables.frame.section(SectionKind.COMMANDS).data, tables.frame.section(SectionKind.REFS).data
     unpack, size, ref_size = COMMAND.struct.unpack_from, COMMAND.size, REF.size
-    rules = [launch_rules(record) for record in tables.records]
+    data = tables.data
+    # launches with the same bytes ask the same: many layers of a model are alike
+    kernels: list[tuple[LaunchRules, dict[bytes, Block]]] = [(launch_rules(record), {}) for record in tables.records]
     for index in range(tables.frame.command_count) if only is None else only:
-        op, _, _, _, kernel, at, _, first_ref, _, _, _, _ = unpack(commands, size * index)
-        if op == _DISPATCH:
-            rule = rules[kernel]
-            broken = rule.violation(tables, at << 3, rule.refs.unpack_from(refs, ref_size * first_ref), max_work)
-            if broken is not None:
-                raise _launch_error(tables, index, at << 3, first_ref, rule.record, broken)
+        op, _, _, _, kernel, at, length, first_ref, _, _, _, _ = unpack(commands, size * index)
+        if op != _DISPATCH:
+            continue
+        rules, blocks = kernels[kernel]
+        own = data[at << 3 : (at << 3) + length]
+        block = blocks.get(own)
+        broken: Violation | None = None
+        if block is None:
+            found = rules.block(own, max_work)
+            if isinstance(found, Violation):
+                broken = found
+            else:
+                blocks[own] = block = found
+        if block is not None:
+            broken = rules.refs_violation(block, rules.refs.unpack_from(refs, ref_size * first_ref), tables)
+        if broken is not None:
+            raise _launch_error(tables, index, at << 3, first_ref, rules.record, broken)
 
 
 def _launch_error(

@@ -166,7 +166,7 @@ class _Commands:
         """
         tables, frame = self._tables, self._tables.frame
         command: Fields = COMMAND.struct.unpack_from(frame.section(_C).data, COMMAND.size * index)
-        op, flags, _, dep_count, arg0, at, length, first_ref, ref_count, reserved, first_dep, arg1 = command
+        op, flags, _, dep_count, _, at, length, first_ref, ref_count, reserved, first_dep, arg1 = command
         if first_ref != ref_at or first_dep != dep_at or at != data_at:
             raise _cursor_error(tables, index, command, (ref_at, dep_at, data_at))
         if flags or reserved or arg1:
@@ -353,9 +353,7 @@ def _length_error(tables: Tables, index: int, length: int, least: int, most: int
     return tables.frame.broken("data-length", _C, f"{length} bytes, {wanted} are wanted", index, "data_length")
 
 
-def _refs_error(
-    tables: Tables, index: int, command: Fields, found: bytes, expected: bytes
-) -> DecodeError:
+def _refs_error(tables: Tables, index: int, command: Fields, found: bytes, expected: bytes) -> DecodeError:
     frame, count, first = tables.frame, command[REF_COUNT], command[FIRST_REF]
     if count != len(expected):
         return frame.broken("ref-count", _C, f"{count} refs, {len(expected)} are wanted", index, "ref_count")

@@ -23,6 +23,8 @@ from umd_core.errors import DecodeError, UnsupportedError
 from umd_core.kernels import KERNELS, KernelRecord, KernelRow
 
 _K, _S = SectionKind.KERNELS, SectionKind.SLOTS
+_ARGUMENT, _ARENA, _CONSTANT, _HANDLE = map(int, SlotKind)
+_DETERMINISTIC = int(Flag.DETERMINISTIC)
 ACCESS = {"r": READ, "w": WRITE, "rw": READ | WRITE}
 
 
@@ -138,7 +140,7 @@ def _check_kernel_limits(frame: Frame, limits: Limits, index: int, entry: Kernel
     if size > limits.parameters:
         detail = f"{size} bytes, the limit is {limits.parameters}"
         raise frame.broken("limit-parameters", _K, detail, index, "parameter_size")
-    if frame.flags & Flag.DETERMINISTIC and not entry.row.deterministic:
+    if frame.flags & _DETERMINISTIC and not entry.row.deterministic:
         raise frame.broken("kernel-deterministic", _K, f"{entry.row.name} is not deterministic", index)
 
 
@@ -160,7 +162,7 @@ def resolve_kernels(tables: Tables, first: list[tuple[int, int]]) -> None:
             raise frame.broken("kernel-parameters", _K, f"{size} bytes for {row.name}", index, "parameter_size")
         sizes = struct.unpack_from(f"<{count}I", tables.data, block)
         try:
-            record = row.record([BY_CODE[code] for code in entry.types], sizes)
+            record = _record(row, entry.types, sizes)
         except UnsupportedError as error:
             raise tables.data_error("kernel-sizes", block, error.args[0], command) from None
         if record.size != size:
@@ -170,6 +172,12 @@ def resolve_kernels(tables: Tables, first: list[tuple[int, int]]) -> None:
             raise frame.broken("kernel-duplicate", _K, f"{record} is there already", index)
         seen.add(record)
         tables.records.append(record)
+
+
+@functools.lru_cache(maxsize=4096)
+def _record(row: KernelRow, types: tuple[int, ...], sizes: tuple[int, ...]) -> KernelRecord:
+    """Returns `row.record`, by the codes of the types (cached: this is looked up for each kernel of each buffer)."""
+    return row.record([BY_CODE[code] for code in types], sizes)
 
 
 def _read_slots(frame: Frame, limits: Limits) -> list[Slot]:
@@ -185,7 +193,7 @@ def _read_slots(frame: Frame, limits: Limits) -> list[Slot]:
     for index, slot in enumerate(slots):
         _check_slot(frame, index, slot, last)
         last = slot.kind
-        if slot.kind == SlotKind.HANDLE:
+        if slot.kind == _HANDLE:
             if slot.value in handles or not slot.value:
                 detail = "0 is no handle" if not slot.value else f"handle {slot.value:#x} has a slot already"
                 raise frame.broken("slot-handle", _S, detail, index, "value")
@@ -195,18 +203,18 @@ def _read_slots(frame: Frame, limits: Limits) -> list[Slot]:
 
 def _check_slot(frame: Frame, index: int, slot: Slot, last: int) -> None:
     kind, access, alias_group, alignment, min_size, value, length = slot
-    held = kind in (SlotKind.ARENA, SlotKind.CONSTANT)
+    held = kind in (_ARENA, _CONSTANT)
 
     def fail(rule: str, field: str, detail: str) -> DecodeError:
         return frame.broken(rule, _S, detail, index, field)
 
-    if kind > SlotKind.HANDLE:
+    if kind > _HANDLE:
         raise fail("slot-kind", "kind", f"kind {kind} is unknown")
     if kind < last:
         raise fail("slot-order", "kind", f"{SlotKind(kind).name} after {SlotKind(last).name}")
-    if kind == last == SlotKind.ARENA:
+    if kind == last == _ARENA:
         raise fail("slot-arena", "kind", "there is an arena already")
-    if access > (READ if kind == SlotKind.CONSTANT else READ | WRITE):
+    if access > (READ if kind == _CONSTANT else READ | WRITE):
         raise fail("slot-access", "access", f"access {access} of {SlotKind(kind).name}")
     if not 1 <= alignment <= SLOT_ALIGNMENT_LIMIT or alignment & (alignment - 1):
         raise fail("slot-alignment", "alignment", f"{alignment} is no power of two up to {SLOT_ALIGNMENT_LIMIT}")
@@ -218,7 +226,7 @@ def _check_slot(frame: Frame, index: int, slot: Slot, last: int) -> None:
         raise fail("slot-size", "min_size", f"{min_size} of {length} bytes")
     if length and not held:
         raise fail("slot-value", "length", f"{length} where 0 belongs")
-    if value and kind in (SlotKind.ARGUMENT, SlotKind.ARENA):
+    if value and kind <= _ARENA:
         raise fail("slot-value", "value", f"{value} where 0 belongs")
 
 
@@ -227,7 +235,7 @@ def _check_constants(frame: Frame, slots: list[Slot]) -> int:
     section = frame.section(SectionKind.DATA)
     data, cursor = section.data, 0
     for index, slot in enumerate(slots):
-        if slot.kind != SlotKind.CONSTANT:
+        if slot.kind != _CONSTANT:
             continue
         if slot.value != cursor or slot.length > len(data) - cursor:
             detail = f"{slot.length} bytes at {slot.value}, the cursor is at {cursor} of {len(data)}"

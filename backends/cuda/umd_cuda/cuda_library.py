@@ -15,7 +15,7 @@ class Gpus(NamedTuple):
     names: tuple[str, ...]
 
 
-class NoCuda(Exception):
+class NoGpuError(Exception):
     """Why there is no GPU to use."""
 
 
@@ -23,21 +23,21 @@ def open_library() -> Any:
     """Returns NVIDIA's driver library.
 
     Raises:
-        NoCuda: it is not installed.
+        NoGpuError: it is not installed.
     """
     for name in LIBRARIES:
         try:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise NoCuda(f"no NVIDIA driver is installed ({LIBRARIES[0]} is not found): install one, from nvidia.com/drivers")
+    raise NoGpuError(f"no NVIDIA driver is installed ({LIBRARIES[0]} is not found): install one")
 
 
 def gpus(library: Any) -> Gpus:
     """Returns what the driver library says about this machine.
 
     Raises:
-        NoCuda: the driver does not work, or there is no GPU.
+        NoGpuError: the driver does not work, or there is no GPU.
     """
     number = ctypes.c_int()
     _check(library.cuDriverGetVersion(ctypes.byref(number)), "cuDriverGetVersion")
@@ -58,6 +58,6 @@ _NO_DEVICE = 100
 
 def _check(code: int, call: str) -> None:
     if code == _NO_DEVICE:
-        raise NoCuda("the NVIDIA driver sees no GPU: check nvidia-smi, and CUDA_VISIBLE_DEVICES")
+        raise NoGpuError("the NVIDIA driver sees no GPU: check nvidia-smi, and CUDA_VISIBLE_DEVICES")
     if code:
-        raise NoCuda(f"the NVIDIA driver does not work: {call} returned {code}; nvidia-smi may say why")
+        raise NoGpuError(f"the NVIDIA driver does not work: {call} returned {code}; nvidia-smi may say why")

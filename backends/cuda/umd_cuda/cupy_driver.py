@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 
-from umd_cuda.driver import Call, DriverFault, DriverMemoryError, Geometry, HostMemory, Memory, MemoryInfo
+from umd_cuda.driver import Call, DriverError, DriverMemoryError, Geometry, HostMemory, Memory, MemoryInfo
+from umd_cuda.libraries import Gemm, Matrix
 
 _OUT_OF_MEMORY = 2
 _FATAL = frozenset((4, 46, 100, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999))
@@ -42,11 +43,11 @@ class CupyDriver:
         self.name = f"{text}, compute capability {properties['major']}.{properties['minor']}"
 
     @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _faults(self) -> Generator[None]:
         """Turns what CuPy raises into the driver's errors."""
         try:
             yield
-        except (DriverFault, DriverMemoryError):
+        except DriverError:
             raise
         except Exception as error:
             raise fault_of(error) from error
@@ -68,7 +69,7 @@ class CupyDriver:
             memory.owner = None
 
     def wrap(self, data: Any) -> HostMemory:
-        raise DriverFault("host memory cannot be bound on a GPU")
+        raise DriverError("host memory cannot be bound on a GPU")
 
     def write(self, memory: Memory, offset: int, data: memoryview) -> None:
         source = np.frombuffer(data, np.uint8)
@@ -109,7 +110,9 @@ class CupyDriver:
 
     def function(self, module: Any, name: str) -> Any:
         with self._faults(), self._device:
-            return module.get_function(name)
+            kernel = module.get_function(name)
+            _ = kernel.attributes  # CuPy compiles and loads when it must: now, not within a capture
+            return kernel
 
     def prepare(self, function: Any, geometry: Geometry, addresses: Sequence[int], block: bytes) -> Call:
         grid, group, shared = geometry
@@ -130,6 +133,32 @@ class CupyDriver:
 
         return launch
 
+    def gemm(self, gemm: Gemm, addresses: Sequence[int]) -> Call | None:
+        device, stream, blas = self._device, self._stream, self._cupy.cuda.cublas
+        left, right, out = gemm.left, gemm.right, gemm.out
+        product = getattr(blas, f"{gemm.letter}gemmStridedBatched")
+        one, zero = np.array([1.0, 0.0], {"s": np.float32, "d": np.float64}[gemm.letter])[:, None]
+        operations = [blas.CUBLAS_OP_T if matrix.transposed else blas.CUBLAS_OP_N for matrix in (left, right)]
+        with self._faults(), device:
+            handle = self._cupy.cuda.device.get_cublas_handle()
+
+        def place(matrix: Matrix) -> tuple[int, int, int]:
+            return addresses[matrix.operand] + matrix.offset, matrix.leading, matrix.step
+
+        arguments = (
+            handle, *operations, gemm.rows, gemm.columns, gemm.depth,
+            one.ctypes.data, *place(left), *place(right), zero.ctypes.data, *place(out), gemm.batch,
+        )  # fmt: skip
+
+        def call(factors: Any = (one, zero)) -> None:  # the factors live as long as the call
+            try:
+                with device, stream:
+                    product(*arguments)
+            except Exception as error:
+                raise fault_of(error) from error
+
+        return call
+
     # order
 
     def begin_capture(self) -> None:
@@ -143,7 +172,7 @@ class CupyDriver:
                 graph = stream.end_capture()
         except Exception as error:
             fault = fault_of(error)
-            if isinstance(fault, DriverFault) and not fault.fatal:
+            if not fault.fatal:
                 return None
             raise fault from error
 
@@ -164,9 +193,9 @@ class CupyDriver:
         self.synchronise()
 
 
-def fault_of(error: Exception) -> DriverFault | DriverMemoryError:
+def fault_of(error: Exception) -> DriverError:
     """Returns the driver's error for one that CuPy raised."""
     status = getattr(error, "status", None)
     if status == _OUT_OF_MEMORY or type(error).__name__ == "OutOfMemoryError":
         return DriverMemoryError(str(error))
-    return DriverFault(f"{type(error).__name__}: {error}", fatal=status in _FATAL)
+    return DriverError(f"{type(error).__name__}: {error}", fatal=status in _FATAL)

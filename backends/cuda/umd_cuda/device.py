@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol
 
 from umd_core.device import Binding, Buffer, Caps, FenceValue, Program, SequentialDevice
 from umd_core.device.execution import located, poison
 from umd_core.errors import DeviceLostError, InternalError, OutOfMemoryError, UmdError, UnsupportedError
-from umd_core.kernels import KERNELS, Geometry, KernelRecord
+from umd_core.kernels import KERNELS, Geometry, KernelRecord, KernelRow
+from umd_core.kernels.geometry import Flat
 from umd_cuda import sources as our_sources
-from umd_cuda.driver import Call, Driver, DriverFault, HostMemory, Memory
+from umd_cuda.driver import Call, Driver, DriverError, HostMemory, Memory
 from umd_cuda.driver import Geometry as Launch
+from umd_cuda.libraries import gemm_for
 from umd_cuda.options import Options
 from umd_cuda.pool import Pool
 from umd_cuda.replay import Replays
+from umd_cuda.sources import Geometry as SourceGeometry
+from umd_cuda.sources import KernelSource
 from umd_cuda.status import CheckedCall, StatusWords
 
 MAX_WORK = 1 << 40
@@ -25,11 +29,44 @@ MAX_WORK = 1 << 40
 MAX_WORK_ON_A_GPU = 1 << 44
 
 
-class Executable(NamedTuple):
-    """A kernel of a loaded module, for the launches of one record."""
+class Sources(Protocol):
+    """Where the text of kernels comes from: `umd_cuda.sources`, or something of its shape."""
 
-    record: KernelRecord
-    function: Any
+    def source_for(self, record: KernelRecord, wide: bool = False) -> KernelSource | None:
+        """Returns the CUDA C of a kernel, None when there is none."""
+        ...
+
+    def needs_wide(self, record: KernelRecord, flat: Flat) -> bool:
+        """Returns whether a launch with this flat parameter block needs 64-bit positions."""
+        ...
+
+    def launch_geometry(self, record: KernelRecord, flat: Flat) -> SourceGeometry:
+        """Returns grid, block and bytes of workgroup memory of a launch."""
+        ...
+
+
+class Executable:
+    """A kernel of a module, for the launches of one record. The module may still be in the making."""
+
+    __slots__ = ("_driver", "_function", "_module", "entry", "record")
+
+    def __init__(self, driver: Driver, module: Any, entry: str, record: KernelRecord) -> None:
+        self._driver, self._module, self.entry, self.record = driver, module, entry, record
+        self._function: Any = None
+
+    @property
+    def function(self) -> Any:
+        """The driver's kernel.
+
+        Raises:
+            DriverError, UmdError: the source does not compile.
+        """
+        if self._function is None:
+            self._function = self._driver.function(self._module, self.entry)
+        return self._function
+
+    def __str__(self) -> str:
+        return f"{self.record.row.name}<{', '.join(t.name for t in self.record.types)}>"
 
 
 class CudaDevice(SequentialDevice):
@@ -44,7 +81,9 @@ class CudaDevice(SequentialDevice):
         pool: its memory.
     """
 
-    def __init__(self, driver: Driver, name: str, options: Options | None = None, sources: Any = our_sources) -> None:
+    def __init__(
+        self, driver: Driver, name: str, options: Options | None = None, sources: Sources = our_sources
+    ) -> None:
         self.driver, self.options = driver, options or Options()
         self._sources = sources
         self._capacity = self.options.memory or driver.memory_info().free // 10 * 9
@@ -53,6 +92,7 @@ class CudaDevice(SequentialDevice):
         self._words = StatusWords(driver, self.pool, name)
         wanted = driver.captures and self.options.replay and not self.options.sync
         self._replays = Replays(driver) if wanted else None
+        self._pending: list[Executable] = []
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._loaded: weakref.WeakSet[Program] = weakref.WeakSet()
         self._lost = ""
@@ -60,7 +100,12 @@ class CudaDevice(SequentialDevice):
     def caps(self) -> Caps:
         flags = {"trim"} | ({"map"} if self.driver.maps else set()) | ({"prepare"} if self._replays else set())
         work = MAX_WORK if self.driver.maps else MAX_WORK_ON_A_GPU
-        return Caps(self._sources.kernels(), memory=self._capacity, max_work=work, flags=frozenset(flags))
+        kernels = {row.name: None for row in KERNELS.values() if self._has_source(row)}
+        return Caps(kernels, memory=self._capacity, max_work=work, flags=frozenset(flags))
+
+    def _has_source(self, row: KernelRow) -> bool:
+        record = row.record([allowed[0] for _, allowed in row.types], [allowed[0] for _, allowed in row.sizes])
+        return self._sources.source_for(record) is not None
 
     # memory
 
@@ -113,21 +158,41 @@ class CudaDevice(SequentialDevice):
     # kernels
 
     def load_kernel(self, record: KernelRecord, parameters: bytes) -> Executable:
-        types = tuple(t.name for t in record.types)
-        if not self.supports(record.row.name, record.types):
+        wide = self._sources.needs_wide(record, record.struct.unpack(parameters))
+        source = self._sources.source_for(record, wide)
+        if source is None:
+            types = tuple(t.name for t in record.types)
             raise UnsupportedError("has no CUDA source", kernel=record.row.name, types=types, device=self.name)
-        source = self._sources.source_for(record)
         key = (source.text, tuple(source.options))
         with self._faults():
             module = self._modules.get(key)
             if module is None:
                 module = self._modules[key] = self.driver.load(*key)
-            return Executable(record, self.driver.function(module, source.entry))
+        executable = Executable(self.driver, module, source.entry, record)
+        self._pending.append(executable)
+        return executable
+
+    def _finish_loading(self) -> None:
+        """Waits for the modules that were asked for: what does not compile is known when the program is loaded."""
+        for executable in self._pending:
+            try:
+                with self._faults(f"while {executable} is loaded"):
+                    _ = executable.function
+            except BaseException:
+                self._modules.clear()  # what failed is tried again next time: the disk may have room by then
+                self._executables.clear()
+                raise
+        self._pending.clear()
 
     def bind(self, executable: Executable, parameters: bytes, bindings: Sequence[Binding]) -> Callable[[], None]:
         record = executable.record
-        launch = Launch(*self._sources.launch_geometry(record, record.struct.unpack(parameters)))
+        flat = record.struct.unpack(parameters)
         addresses = [buffer.memory.address + offset for buffer, offset, _ in bindings]
+        product = gemm_for(record, flat) if self.options.libraries else None
+        library = self.driver.gemm(product, addresses) if product is not None else None
+        if library is not None:
+            return self._waiting(library)
+        launch = Launch(*self._sources.launch_geometry(record, flat))
         if not record.row.status:
             return self._waiting(self.driver.prepare(executable.function, launch, addresses, parameters))
         place = self._words.take()
@@ -150,7 +215,9 @@ class CudaDevice(SequentialDevice):
     # submissions
 
     def _load(self, raw: bytes, inputs: Any, outputs: Any, aliases: Any) -> Program:
+        self._pending.clear()
         program = super()._load(raw, inputs, outputs, aliases)
+        self._finish_loading()
         self._loaded.add(program)
         return program
 
@@ -174,7 +241,7 @@ class CudaDevice(SequentialDevice):
                 self.driver.synchronise()
             if error is None and self._replays:
                 self._replays.ran(program)
-        except DriverFault as fault:
+        except DriverError as fault:
             error = self._fault(fault, _between(program, self.options))
             poison(self, program.writable(), error)
         return error
@@ -191,27 +258,28 @@ class CudaDevice(SequentialDevice):
     def _known(self, error: Exception | None) -> Exception | None:
         """Returns the error of a step; a fatal fault becomes the loss of the device."""
         fault = error.__cause__ if error is not None else None
-        if error is None or not isinstance(fault, DriverFault):
+        if error is None or not isinstance(fault, DriverError):
             return error
         facts = error.facts() if isinstance(error, UmdError) else {}
         return self._fault(fault, str(error)).at(**facts)
 
     # faults
 
-    def _fault(self, fault: DriverFault, what: str) -> UmdError:
+    def _fault(self, fault: DriverError, what: str) -> UmdError:
         """Returns the error for a fault of the driver, and notes the loss of the device."""
+        text = what if fault.reason in what else f"{fault} {what}".strip()
         if not fault.fatal:
-            return InternalError(f"{self.name}: {what}" if fault.reason in what else f"{self.name}: {fault} {what}")
-        self._lost = self._lost or (what if fault.reason in what else f"{fault} {what}".strip())
+            return InternalError(f"{self.name}: {text}")
+        self._lost = self._lost or text
         return DeviceLostError(self.name, self._lost)
 
     @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _faults(self, when: str = "") -> Generator[None]:
         self._check_alive()
         try:
             yield
-        except DriverFault as fault:
-            raise self._fault(fault, "") from fault
+        except DriverError as fault:
+            raise self._fault(fault, when) from fault
 
     def _check_alive(self) -> None:
         if self._lost:
@@ -223,8 +291,10 @@ class CudaDevice(SequentialDevice):
         super().close()
         if self._replays:
             self._replays.forget()
+        self._words.close()
         if not self._lost:
             with self._faults():
+                self.pool.trim()
                 self.driver.close()
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from umd_cuda.libraries import Gemm
+
 Call = Callable[[], None]
 
 
-class DriverFault(Exception):
+class DriverError(Exception):
     """The driver refused a call, or work failed.
 
     Attributes:
@@ -26,7 +28,7 @@ class DriverFault(Exception):
         self.reason, self.fatal = reason, fatal
 
 
-class DriverMemoryError(Exception):
+class DriverMemoryError(DriverError):
     """The driver has no room for an allocation."""
 
 
@@ -120,13 +122,16 @@ class Driver(Protocol):
     def load(self, text: str, options: Sequence[str]) -> Any:
         """Returns the module that a CUDA C source makes, from the disk when it was compiled before.
 
-        Raises:
-            DriverFault: it does not compile.
+        It may still be in the making: what is wrong with it is raised by `function`.
         """
         ...
 
     def function(self, module: Any, name: str) -> Any:
-        """Returns a kernel of a module."""
+        """Returns a kernel of a module, ready to be launched.
+
+        Raises:
+            DriverError, UmdError: the source does not compile.
+        """
         ...
 
     def prepare(self, function: Any, geometry: Geometry, addresses: Sequence[int], block: bytes) -> Call:
@@ -134,6 +139,10 @@ class Driver(Protocol):
 
         The kernel gets the addresses as pointers, then the bytes of `block` as one struct by value.
         """
+        ...
+
+    def gemm(self, gemm: Gemm, addresses: Sequence[int]) -> Call | None:
+        """Returns a call of the driver's BLAS over bindings at these addresses; None when it has none."""
         ...
 
     def begin_capture(self) -> None:
@@ -148,7 +157,7 @@ class Driver(Protocol):
         """Returns when all work is done.
 
         Raises:
-            DriverFault: some of it failed.
+            DriverError: some of it failed.
         """
         ...
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from umd_core.errors import AttributeValueError, UnsupportedError
 
 _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_KNOWN = "memory=SIZE (bytes, KiB, MiB, GiB), sync=0 or 1, replay=0 or 1"
+_KNOWN = "memory=SIZE (bytes, KiB, MiB, GiB), sync=0 or 1, replay=0 or 1, libraries=0 or 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,14 @@ class Options:
         memory: bytes of device memory that it may use; the backend's own limit when None.
         sync: whether every launch is waited for, so that a fault names its command.
         replay: whether programs that are run again alike become CUDA graphs.
+        libraries: whether matrix products go to the vendor's library where it does them.
     """
 
     ordinal: int = 0
     memory: int | None = None
     sync: bool = False
     replay: bool = True
+    libraries: bool = True
 
 
 def parse(backend: str, text: str) -> Options:
@@ -47,11 +49,12 @@ def parse(backend: str, text: str) -> Options:
         memory=values.get("memory"),
         sync=bool(values.get("sync", 0)),
         replay=bool(values.get("replay", 1)),
+        libraries=bool(values.get("libraries", 1)),
     )
 
 
 def _number(backend: str, name: str, value: str) -> int:
-    if name not in ("memory", "sync", "replay"):
+    if name not in ("memory", "sync", "replay", "libraries"):
         raise AttributeValueError(f"device {backend}", name, "is no option", wanted=_KNOWN)
     match = re.fullmatch(r"(\d+)\s*([KMGT]iB)?", value, re.IGNORECASE | re.ASCII)
     unit = (match[2] or "").upper() if match else ""

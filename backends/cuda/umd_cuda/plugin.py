@@ -9,12 +9,14 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from umd_core.device import Available, BackendInfo, Unavailable
+from umd_core.errors import UnsupportedError
 from umd_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from umd_core.device import Device
 
-CUPY = "14.0"
+CUPY = 14
+"""The oldest major version of CuPy that is known to work."""
 MAJORS = (13, 12)
 """CUDA versions for which CuPy 14 is built, the one of our extra first."""
 _INSTALL = "pip install 'umd-runtime[cuda]'"
@@ -23,14 +25,14 @@ _GPU_PRIORITY, _CPU_PRIORITY = 10, -10
 
 def probe_cuda() -> Available | Unavailable:
     """Returns the GPUs of this machine, or what has to be installed. CuPy itself is not imported."""
-    from umd_cuda.cuda_library import NoCuda, gpus, open_library  # noqa: PLC0415  # importing a plugin costs nothing
+    from umd_cuda.cuda_library import NoGpuError, gpus, open_library  # noqa: PLC0415  # importing a plugin costs nothing
 
     major, reason = _cupy()
     if not major:
         return Unavailable(reason)
     try:
         found = gpus(open_library())
-    except NoCuda as error:
+    except NoGpuError as error:
         return Unavailable(str(error))
     if found.version[0] < major:
         version = ".".join(map(str, found.version))
@@ -51,7 +53,7 @@ def _cupy() -> tuple[int, str]:
     if len(found) > 1:
         return 0, f"{' and '.join(sorted(found))} are both installed: uninstall all but one"
     ((name, version),) = found.items()
-    if int(version.split(".")[0]) < int(CUPY.split(".")[0]):
+    if int(version.partition(".")[0]) < CUPY:
         return 0, f"{name} {version} is too old, {CUPY} or later is needed: {_INSTALL}"
     return int(name.removeprefix("cupy-cuda").removesuffix("x")), ""
 
@@ -65,3 +67,61 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def open_cuda(rest: str) -> Device:
+    """Returns the GPU that "cuda:" + rest names: an ordinal, then options as in "0?memory=2GiB&sync=1".
+
+    Raises:
+        UnsupportedError, AttributeValueError: there is no such GPU, or an option is wrong.
+    """
+    from umd_cuda.cupy_driver import CupyDriver  # noqa: PLC0415
+    from umd_cuda.device import CudaDevice  # noqa: PLC0415
+    from umd_cuda.options import parse  # noqa: PLC0415
+
+    options = parse("cuda", rest)
+    found = probe_cuda()
+    name = f"cuda:{options.ordinal}"
+    if isinstance(found, Unavailable):
+        raise UnsupportedError(f"cannot be opened: {found.reason}", device=name)
+    if options.ordinal >= len(found.devices):
+        raise UnsupportedError(f"is not there; this machine has {len(found.devices)} GPU(s)", device=name)
+    return CudaDevice(CupyDriver(options.ordinal), name, options)
+
+
+def probe_cpu() -> Available | Unavailable:
+    """Returns the processor when there is a C++ compiler for it."""
+    from umd_cuda.host_driver import describe_compiler  # noqa: PLC0415
+
+    line, reason = describe_compiler()
+    return Available((line,)) if line else Unavailable(reason)
+
+
+def open_cpu(rest: str) -> Device:
+    """Returns the processor as a CUDA device: "cuda-cpu:" + rest, with options as in "0?memory=2GiB".
+
+    Raises:
+        UnsupportedError, AttributeValueError: there is no compiler, or an option is wrong.
+    """
+    from umd_cuda import serial  # noqa: PLC0415
+    from umd_cuda.device import CudaDevice  # noqa: PLC0415
+    from umd_cuda.host_driver import HostDriver  # noqa: PLC0415
+    from umd_cuda.options import parse  # noqa: PLC0415
+
+    options = parse("cuda-cpu", rest)
+    name = f"cuda-cpu:{options.ordinal}"
+    found = probe_cpu()
+    if isinstance(found, Unavailable):
+        raise UnsupportedError(f"cannot be opened: {found.reason}", device=name)
+    if options.ordinal:
+        raise UnsupportedError("is not there; cuda-cpu:0 is the only one", device=name)
+    return CudaDevice(HostDriver(), name, options, serial)
+
+
+@hookimpl
+def umd_register_backends() -> list[BackendInfo]:
+    """Returns the two backends. Kernels on a processor are for tests: the simulator comes before them."""
+    return [
+        BackendInfo("cuda", probe=probe_cuda, open=open_cuda, priority=_GPU_PRIORITY),
+        BackendInfo("cuda-cpu", probe=probe_cpu, open=open_cpu, priority=_CPU_PRIORITY),
+    ]

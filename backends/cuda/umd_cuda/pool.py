@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from umd_cuda.driver import Driver, DriverMemoryError, Memory
 from umd_core.errors import OutOfMemoryError
+from umd_cuda.driver import Driver, DriverMemoryError, Memory
 
 LEAST = 512
 STEPS = 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from umd_core.commands import Update
 from umd_core.device import Program
 from umd_core.errors import IndexRangeError
-from umd_cuda.driver import Call, Driver, DriverFault
+from umd_cuda.driver import Call, Driver, DriverError
 from umd_cuda.status import CheckedCall
 
 RUNS = 2
@@ -73,7 +73,7 @@ class Replays:
             self._driver.begin_capture()
             for call in calls:
                 call()
-        except DriverFault as fault:
+        except DriverError as fault:
             self._driver.end_capture()
             if fault.fatal:
                 raise

@@ -15,15 +15,15 @@ __device__ inline bool wins(Number a, long long at, Number b, long long other, b
 UMD_SIGNATURE {
   __shared__ Number values[32];
   __shared__ long long positions[32];
-  const Index rows = product(p.outer, OUTER_RANK);
-  const Index length = product(p.inner, INNER_RANK);
-  const bool last = p.select_last != 0;
+  const Index rows = product(args.outer, OUTER_RANK);
+  const Index length = product(args.inner, INNER_RANK);
+  const bool last = args.select_last != 0;
   for (Index row = ROWS_FIRST; row < rows; row += ROWS_STEP) {
-    const Offset start = (Offset)p.x_offset + place(row, p.outer, p.x_strides, OUTER_RANK);
+    const Offset start = (Offset)args.x_offset + place(row, args.outer, args.x_strides, OUTER_RANK);
     Number best = 0;
     long long at = -1;
     for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number value = NUMBER(x[start + place(i, p.inner, p.x_strides + OUTER_RANK, INNER_RANK)]);
+      const Number value = NUMBER(x[start + place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]);
       if (wins(value, (long long)i, best, at, last)) {
         best = value;
         at = (long long)i;
@@ -54,7 +54,7 @@ UMD_SIGNATURE {
       }
     }
     if (threadIdx.x == 0) {
-      out[(Offset)p.out_offset + place(row, p.outer, p.out_strides, OUTER_RANK)] = at < 0 ? 0 : at;
+      out[(Offset)args.out_offset + place(row, args.outer, args.out_strides, OUTER_RANK)] = at < 0 ? 0 : at;
     }
   }
 }

@@ -1,24 +1,24 @@
 // Batched matrix product: a workgroup of 256 makes a 64 × 64 tile, each invocation 4 × 4 of it. Generated: T, Number,
 // NUMBER(v), STORE_NUMBER(v).
 #define TILE 64
-#define SLICE 16
+#define SLICE 32
 #define LOADS (TILE * SLICE / 256)
 
 UMD_SIGNATURE {
   __shared__ Number a_tile[SLICE][TILE + 4];
   __shared__ Number b_tile[SLICE][TILE + 4];
-  const Index batches = product(p.batch, RANK);
-  const Index rows = (Index)p.rows, columns = (Index)p.columns, depth = (Index)p.depth;
-  const Offset a_row = (Offset)p.a_strides[RANK], a_deep = (Offset)p.a_strides[RANK + 1];
-  const Offset b_deep = (Offset)p.b_strides[RANK], b_column = (Offset)p.b_strides[RANK + 1];
+  const Index batches = product(args.batch, RANK);
+  const Index rows = (Index)args.rows, columns = (Index)args.columns, depth = (Index)args.depth;
+  const Offset a_row = (Offset)args.a_strides[RANK], a_deep = (Offset)args.a_strides[RANK + 1];
+  const Offset b_deep = (Offset)args.b_strides[RANK], b_column = (Offset)args.b_strides[RANK + 1];
   // neighbours in the workgroup load neighbours in memory
   const bool a_by_row = a_deep != 1 && a_deep != -1;
   const bool b_by_deep = b_column != 1 && b_column != -1 && (b_deep == 1 || b_deep == -1);
   const unsigned across = threadIdx.x % 16, down = threadIdx.x / 16;
   for (Index z = blockIdx.z; z < batches; z += gridDim.z) {
-    const T* a_batch = a + (Offset)p.a_offset + place(z, p.batch, p.a_strides, RANK);
-    const T* b_batch = b + (Offset)p.b_offset + place(z, p.batch, p.b_strides, RANK);
-    T* out_batch = out + (Offset)p.out_offset + place(z, p.batch, p.out_strides, RANK);
+    const T* a_batch = a + (Offset)args.a_offset + place(z, args.batch, args.a_strides, RANK);
+    const T* b_batch = b + (Offset)args.b_offset + place(z, args.batch, args.b_strides, RANK);
+    T* out_batch = out + (Offset)args.out_offset + place(z, args.batch, args.out_strides, RANK);
     for (Index top = (Index)blockIdx.y * TILE; top < rows; top += (Index)gridDim.y * TILE) {
       for (Index left = (Index)blockIdx.x * TILE; left < columns; left += (Index)gridDim.x * TILE) {
         Number sums[4][4] = {};
@@ -39,7 +39,7 @@ UMD_SIGNATURE {
             b_tile[b_d][b_c] = b_value;
           }
           __syncthreads();
-#pragma unroll
+#pragma unroll 16
           for (int d = 0; d < SLICE; ++d) {
             Number a_part[4], b_part[4];
 #pragma unroll
@@ -60,7 +60,7 @@ UMD_SIGNATURE {
           for (int c = 0; c < 4; ++c) {
             const Index column = left + across * 4 + c;
             if (row < rows && column < columns) {
-              out_batch[(Offset)row * (Offset)p.out_strides[RANK] + (Offset)column * (Offset)p.out_strides[RANK + 1]] =
+              out_batch[(Offset)row * (Offset)args.out_strides[RANK] + (Offset)column * (Offset)args.out_strides[RANK + 1]] =
                   STORE_NUMBER(sums[r][c]);
             }
           }

@@ -5,13 +5,13 @@ DEFINE_ROW_REDUCTION(combine_row, Number, COMBINE)
 
 UMD_SIGNATURE {
   __shared__ Number partial[32];
-  const Index rows = product(p.outer, OUTER_RANK);
-  const Index length = product(p.inner, INNER_RANK);
+  const Index rows = product(args.outer, OUTER_RANK);
+  const Index length = product(args.inner, INNER_RANK);
   for (Index row = ROWS_FIRST; row < rows; row += ROWS_STEP) {
-    const Offset start = (Offset)p.x_offset + place(row, p.outer, p.x_strides, OUTER_RANK);
+    const Offset start = (Offset)args.x_offset + place(row, args.outer, args.x_strides, OUTER_RANK);
     Number total = FIRST;
     for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number value = NUMBER(x[start + place(i, p.inner, p.x_strides + OUTER_RANK, INNER_RANK)]);
+      const Number value = NUMBER(x[start + place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]);
       total = COMBINE(total, value);
     }
     total = combine_row(total, partial);
@@ -19,7 +19,7 @@ UMD_SIGNATURE {
 #if IS_MEAN
       total = total / (Number)length;
 #endif
-      out[(Offset)p.out_offset + place(row, p.outer, p.out_strides, OUTER_RANK)] = STORE_NUMBER(total);
+      out[(Offset)args.out_offset + place(row, args.outer, args.out_strides, OUTER_RANK)] = STORE_NUMBER(total);
     }
   }
 }

@@ -9,7 +9,8 @@
   __device__ inline TYPE NAME(TYPE value, TYPE* partial) {                                               \
     if (blockDim.x == 1) return value;                                                                   \
     for (int apart = 16; apart > 0; apart >>= 1) {                                                       \
-      value = COMBINE(value, __shfl_xor_sync(0xffffffffu, value, apart));                                \
+      const TYPE other = __shfl_xor_sync(0xffffffffu, value, apart);                                     \
+      value = COMBINE(value, other);                                                                     \
     }                                                                                                    \
     if (blockDim.x > 32) {                                                                               \
       __syncthreads();                                                                                   \

@@ -9,21 +9,21 @@ DEFINE_ROW_REDUCTION(sum_row, Number, SUM)
 
 UMD_SIGNATURE {
   __shared__ Number partial[32];
-  const Index rows = product(p.outer, OUTER_RANK);
-  const Index length = product(p.inner, INNER_RANK);
+  const Index rows = product(args.outer, OUTER_RANK);
+  const Index length = product(args.inner, INNER_RANK);
   for (Index row = ROWS_FIRST; row < rows; row += ROWS_STEP) {
-    const T* x_row = x + (Offset)p.x_offset + place(row, p.outer, p.x_strides, OUTER_RANK);
-    T* y_row = y + (Offset)p.y_offset + place(row, p.outer, p.y_strides, OUTER_RANK);
+    const T* x_row = x + (Offset)args.x_offset + place(row, args.outer, args.x_strides, OUTER_RANK);
+    T* y_row = y + (Offset)args.y_offset + place(row, args.outer, args.y_strides, OUTER_RANK);
     Number most = -INFINITE;
     for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      most = larger(most, NUMBER(x_row[place(i, p.inner, p.x_strides + OUTER_RANK, INNER_RANK)]));
+      most = larger(most, NUMBER(x_row[place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]));
     }
     most = max_row(most, partial);
     Number total = 0;
     for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number e = EXP(NUMBER(x_row[place(i, p.inner, p.x_strides + OUTER_RANK, INNER_RANK)]) - most);
+      const Number e = EXP(NUMBER(x_row[place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]) - most);
 #if KEEPS && !IS_LOG
-      y_row[place(i, p.inner, p.y_strides + OUTER_RANK, INNER_RANK)] = STORE_NUMBER(e);
+      y_row[place(i, args.inner, args.y_strides + OUTER_RANK, INNER_RANK)] = STORE_NUMBER(e);
 #endif
       total += e;
     }
@@ -34,11 +34,11 @@ UMD_SIGNATURE {
     total = (Number)1 / total;
 #endif
     for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      T* result = y_row + place(i, p.inner, p.y_strides + OUTER_RANK, INNER_RANK);
+      T* result = y_row + place(i, args.inner, args.y_strides + OUTER_RANK, INNER_RANK);
 #if KEEPS && !IS_LOG
       *result = STORE_NUMBER(NUMBER(*result) * total);
 #else
-      const Number shifted = NUMBER(x_row[place(i, p.inner, p.x_strides + OUTER_RANK, INNER_RANK)]) - most;
+      const Number shifted = NUMBER(x_row[place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]) - most;
 #if IS_LOG
       *result = STORE_NUMBER(shifted - total);
 #else

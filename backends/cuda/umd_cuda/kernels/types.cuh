@@ -18,18 +18,15 @@ __device__ __forceinline__ Offset place(Index i, const unsigned long long* exten
                                         int rank) {
   Offset at = 0;
 #pragma unroll
-  for (int axis = rank - 1; axis >= 0; --axis) {
+  for (int axis = rank - 1; axis > 0; --axis) {
     const Index extent = (Index)extents[axis];
-    if (i < extent) {  // the axes before are at 0: most boxes need no division at all
-      at += (Offset)i * (Offset)strides[axis];
-      break;
-    }
+    if (i < extent) return at + (Offset)i * (Offset)strides[axis];  // most boxes need no division at all
     if (extent == 1) continue;
     const Index rest = i / extent;
     at += (Offset)(i - rest * extent) * (Offset)strides[axis];
     i = rest;
   }
-  return at;
+  return at + (Offset)i * (Offset)strides[0];
 }
 
 // Returns the product of extents.

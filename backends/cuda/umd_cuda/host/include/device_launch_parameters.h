@@ -1,0 +1,1 @@
+#pragma once  // everything of it is in umd_host.hpp
