@@ -48,7 +48,7 @@ def run(device: Device, raw: bytes, contents: list[Bytes], zone: int) -> tuple[l
     for start, content in zip(starts, contents, strict=True):
         memory[start : start + content.size] = content
         outside[start : start + content.size] = False
-    program = device.load(raw)
+    program = device.load(raw, object())  # an owner of its own: a fresh, zeroed arena
     buffer = device.wrap(memory)  # type: ignore[attr-defined]  # the simulator's memory is the host's
     error = None
     try:

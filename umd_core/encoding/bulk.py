@@ -4,8 +4,7 @@ Nothing here defines a rule or raises an error: what is not accepted is judged b
 the two can never disagree about a buffer that is refused, and a test shows that whatever is accepted here is accepted
 there. `bulk_launches` does the same for rule 7.
 
-A small buffer costs as many NumPy calls as a large one, so each check is written to need few of them. Columns are copied
-one by one: for large blocks the allocator asks the system for fresh pages each time.
+A small buffer costs as many NumPy calls as a large one, so each check is written to need few of them.
 """
 
 from __future__ import annotations
