@@ -119,6 +119,16 @@ def test_nvrtcs_options_in_the_host_compilers_spelling() -> None:
 
 
 @needs_compiler
+def test_modules_do_not_share_the_variables_of_their_templates() -> None:
+    source = """
+template <typename T> __device__ T counter = T(START);
+extern "C" __global__ void k(int* x) { x[0] = counter<int>++; }
+"""
+    first, second = (host.compile(source, [f"-DSTART={start}"]) for start in (10, 20))
+    assert [_value(first), _value(first), _value(second), _value(first)] == [10, 11, 20, 12]
+
+
+@needs_compiler
 def test_unknown_kernels_are_named() -> None:
     module = host.compile(SOURCE, ["-DN=1"])
     with pytest.raises(host.UnknownKernelError) as raised:

@@ -110,7 +110,9 @@ def build(unit: str, name: str, options: Sequence[str], *, checked: bool) -> Pat
         _write(source, unit.encode())
         tsan = ("-fsanitize=thread",) if checked else ()
         _compile(compiler, (*flags, *tsan, "-c", str(source), "-o", f"{source}.o", f"-I{_HERE / 'include'}"), name)
-        _compile(compiler, ("-shared", f"{source}.o", *map(str, objects), "-o", str(result)), name)
+        # Nothing else is exported: a template's variable would be shared by all modules that have one of its name.
+        exports = f"-Wl,--version-script={_HERE / 'runtime' / 'exports.map'}"
+        _compile(compiler, ("-shared", exports, f"{source}.o", *map(str, objects), "-o", str(result)), name)
         _keep(result, library)
     return library
 
