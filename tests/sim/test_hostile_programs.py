@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import umd_core as umd
 from tests.core.encoding_samples import INTERESTING
 from umd_core.commands import CommandBuffer, Dispatch
-from umd_core.device import Binding, Device, FenceValue
+from umd_core.device import Binding, FenceValue, SequentialDevice
 from umd_core.encoding import Limits, decode
 from umd_core.errors import DecodeError, UmdError
 from umd_core.kernels import KERNELS, KernelRow
@@ -33,11 +33,13 @@ MAX_WORK = 200_000
 
 
 @pytest.fixture(scope="module")
-def device() -> Device:
-    return open_device("sim:0")
+def device() -> SequentialDevice:
+    opened = open_device("sim:0")
+    assert isinstance(opened, SequentialDevice)
+    return opened
 
 
-def run(device: Device, raw: bytes, contents: list[Bytes], zone: int) -> tuple[list[Bytes], UmdError | None]:
+def run(device: SequentialDevice, raw: bytes, contents: list[Bytes], zone: int) -> tuple[list[Bytes], UmdError | None]:
     """Runs a program over windows of one array whose red zones hold `zone`; checks that the zones stay."""
     starts, size = [], ZONE
     for content in contents:
@@ -49,7 +51,7 @@ def run(device: Device, raw: bytes, contents: list[Bytes], zone: int) -> tuple[l
         memory[start : start + content.size] = content
         outside[start : start + content.size] = False
     program = device.load(raw, object())  # an owner of its own: a fresh, zeroed arena
-    buffer = device.wrap(memory)  # type: ignore[attr-defined]  # the simulator's memory is the host's
+    buffer = device.wrap(memory)
     error = None
     try:
         bindings = [Binding(buffer, start, content.size) for start, content in zip(starts, contents, strict=True)]
@@ -63,7 +65,7 @@ def run(device: Device, raw: bytes, contents: list[Bytes], zone: int) -> tuple[l
     return [memory[start : start + content.size].copy() for start, content in zip(starts, contents, strict=True)], error
 
 
-def check(device: Device, raw: bytes, seed: int) -> bool:
+def check(device: SequentialDevice, raw: bytes, seed: int) -> bool:
     """Runs accepted bytes; returns whether they were accepted."""
     limits = Limits(total_size=1 << 20)
     try:
@@ -109,14 +111,14 @@ def parameters_at(raw: bytes, command_buffer: CommandBuffer) -> list[tuple[int, 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(us.command_buffers(), st.integers(0, 2**32 - 1))
-def test_valid_programs_stay_inside(device: Device, command_buffer: CommandBuffer, seed: int) -> None:
+def test_valid_programs_stay_inside(device: SequentialDevice, command_buffer: CommandBuffer, seed: int) -> None:
     assert check(device, bytes(command_buffer), seed)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(us.command_buffers(), st.data())
 def test_programs_with_changed_parameters_stay_inside(
-    device: Device, command_buffer: CommandBuffer, data: st.DataObject
+    device: SequentialDevice, command_buffer: CommandBuffer, data: st.DataObject
 ) -> None:
     raw = bytearray(bytes(command_buffer))
     places = parameters_at(bytes(raw), command_buffer)
@@ -135,7 +137,7 @@ def test_programs_with_changed_parameters_stay_inside(
 @pytest.mark.parametrize("row", KERNELS.values(), ids=lambda row: row.name)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1), data=st.data())
-def test_every_kernel_stays_inside(device: Device, row: KernelRow, seed: int, data: st.DataObject) -> None:
+def test_every_kernel_stays_inside(device: SequentialDevice, row: KernelRow, seed: int, data: st.DataObject) -> None:
     """One launch of every row, as it is and with one number changed to another that the decoder may accept."""
     launch = data.draw(us.launches([row]))
     command_buffer = record_launch(launch)
