@@ -215,8 +215,8 @@ def _reason(error: UmdError) -> str:
 
 def _kept(module: fx.GraphModule, roles: Roles) -> Callable[[fx.Node, fx.GraphModule], frozenset[int]]:
     """Returns what tells the results of a part that only other parts, or the backward graph, need."""
-    returned = module.graph.output_node().args[0]
-    visible = {n for i, n in enumerate(returned) if i not in roles.resident}  # type: ignore[arg-type]
+    returned: Any = module.graph.output_node().args[0]
+    visible = {n for i, n in enumerate(returned) if i not in roles.resident}
     output = module.graph.output_node()
 
     def stays(node: fx.Node) -> bool:
@@ -225,6 +225,7 @@ def _kept(module: fx.GraphModule, roles: Roles) -> Callable[[fx.Node, fx.GraphMo
     def kept(node: fx.Node, part: fx.GraphModule) -> frozenset[int]:
         if not isinstance(part.graph.output_node().args[0], (tuple, list)):
             return frozenset({0} if stays(node) else ())
-        return frozenset(int(user.args[1]) for user in node.users if stays(user))  # type: ignore[arg-type]
+        positions: list[Any] = [user.args[1] for user in node.users if stays(user)]
+        return frozenset(int(position) for position in positions)
 
     return kept

@@ -64,7 +64,7 @@ def weak_storage(tensor: torch.Tensor) -> Any:
 
 def note_optimizer_step(optimizer: torch.optim.Optimizer) -> None:
     """Tells learning-rate schedules that the optimizer has stepped; they warn otherwise."""
-    optimizer._opt_called = True  # type: ignore[attr-defined]
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # torch's own, undeclared
 
 
 __all__ = [

@@ -75,9 +75,9 @@ def open_cuda(rest: str) -> Device:
     Raises:
         UnsupportedError, AttributeValueError: there is no such GPU, or an option is wrong.
     """
-    from umd_cuda.cupy_driver import CupyDriver  # noqa: PLC0415
-    from umd_cuda.device import CudaDevice  # noqa: PLC0415
-    from umd_cuda.options import parse  # noqa: PLC0415
+    from umd_cuda.cupy_driver import CupyDriver  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda.device import CudaDevice  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda.options import parse  # noqa: PLC0415  # loaded when a device is opened, not before
 
     options = parse("cuda", rest)
     found = probe_cuda()
@@ -91,7 +91,7 @@ def open_cuda(rest: str) -> Device:
 
 def probe_cpu() -> Available | Unavailable:
     """Returns the processor when there is a C++ compiler for it."""
-    from umd_cuda.host_driver import describe_compiler  # noqa: PLC0415
+    from umd_cuda.host_driver import describe_compiler  # noqa: PLC0415  # loaded when a device is opened, not before
 
     line, reason = describe_compiler()
     return Available((line,)) if line else Unavailable(reason)
@@ -103,10 +103,10 @@ def open_cpu(rest: str) -> Device:
     Raises:
         UnsupportedError, AttributeValueError: there is no compiler, or an option is wrong.
     """
-    from umd_cuda import serial  # noqa: PLC0415
-    from umd_cuda.device import CudaDevice  # noqa: PLC0415
-    from umd_cuda.host_driver import HostDriver  # noqa: PLC0415
-    from umd_cuda.options import parse  # noqa: PLC0415
+    from umd_cuda import serial  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda.device import CudaDevice  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda.host_driver import HostDriver  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda.options import parse  # noqa: PLC0415  # loaded when a device is opened, not before
 
     options = parse("cuda-cpu", rest)
     name = f"cuda-cpu:{options.ordinal}"

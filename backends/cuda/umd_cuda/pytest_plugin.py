@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def cuda_cpu(request: pytest.FixtureRequest) -> CudaCpu:
     """Returns CUDA C on this CPU; the test is skipped where there is no C++ compiler."""
     from umd_cuda.host.errors import NoCompilerError  # noqa: PLC0415  # pytest loads this plugin in every project
-    from umd_cuda.host.toolchain import find_compiler  # noqa: PLC0415
+    from umd_cuda.host.toolchain import find_compiler  # noqa: PLC0415  # loaded when a test asks for it
 
     try:
         find_compiler()

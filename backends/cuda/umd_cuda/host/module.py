@@ -87,7 +87,7 @@ class HostFunction:
         kept = [ctypes.create_string_buffer(v, len(v)) if isinstance(v, bytes) else v for v in packed]
         for index, value in enumerate(kept):
             pointers[index] = ctypes.addressof(value)
-        pointers.kept = kept  # type: ignore[attr-defined]
+        pointers.kept = kept  # type: ignore[attr-defined]  # the array keeps what it points to alive
         return pointers
 
     def launch(
