@@ -89,17 +89,17 @@ def per_command() -> list[list[object]]:
         other = encode(chain(count, kinds, distinct=True))
         pickled = pickle.dumps(cb.commands, protocol=5)
         works: dict[str, Callable[[], object]] = {
-            "encode": lambda cb=cb: encode(cb),  # type: ignore[misc]
-            "structure": lambda raw=raw: check_only_structure(raw),  # type: ignore[misc]
-            "all rules": lambda raw=raw: validate(raw),  # type: ignore[misc]
-            "all rules, parameters differ": lambda raw=other: validate(raw),  # type: ignore[misc]
-            "decode": lambda raw=raw: decode(raw),  # type: ignore[misc]
-            "pickle.dumps": lambda cb=cb: pickle.dumps(cb.commands, protocol=5),  # type: ignore[misc]
-            "pickle.loads": lambda p=pickled: pickle.loads(p),  # type: ignore[misc]
+            "encode": lambda cb=cb: encode(cb),  # type: ignore[misc]  # the default binds the loop's value
+            "structure": lambda raw=raw: check_only_structure(raw),  # type: ignore[misc]  # the default binds the loop's value
+            "all rules": lambda raw=raw: validate(raw),  # type: ignore[misc]  # the default binds the loop's value
+            "all rules, parameters differ": lambda raw=other: validate(raw),  # type: ignore[misc]  # the default binds the loop's value
+            "decode": lambda raw=raw: decode(raw),  # type: ignore[misc]  # the default binds the loop's value
+            "pickle.dumps": lambda cb=cb: pickle.dumps(cb.commands, protocol=5),  # type: ignore[misc]  # the default binds the loop's value
+            "pickle.loads": lambda p=pickled: pickle.loads(p),  # type: ignore[misc]  # the default binds the loop's value
         }
         if importlib.util.find_spec("msgspec"):
             msgpack = importlib.import_module("msgspec.msgpack")
-            works["msgspec"] = lambda cb=cb, m=msgpack: m.encode(cb.commands)  # type: ignore[misc]
+            works["msgspec"] = lambda cb=cb, m=msgpack: m.encode(cb.commands)  # type: ignore[misc]  # the default binds the loop's value
         times = interleaved(works, number=max(5, 20_000 // count), repeat=7)
         goals = GOALS if count < 1000 else GOALS_LARGE
         for name, seconds in times.items():
@@ -116,7 +116,7 @@ def patches() -> list[list[object]]:
         cb = updates(count)
         plan = PatchPlan(cb)
         values = list(range(plan.value_count))
-        times = interleaved({"patch": lambda p=plan, v=values: p.apply(v)}, number=2000 // count, repeat=9)  # type: ignore[misc]
+        times = interleaved({"patch": lambda p=plan, v=values: p.apply(v)}, number=2000 // count, repeat=9)  # type: ignore[misc]  # the default binds the loop's value
         fields = len(cb.patches)
         rows.append([f"{fields} patched fields of {count} commands", times["patch"] / fields * 1e6, 0.06])
     return rows

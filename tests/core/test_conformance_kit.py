@@ -29,7 +29,7 @@ def with_kernel(kernel: str, broken: Callable[[Kernel], Kernel]) -> SequentialDe
     """Returns an example device one kernel of which is wrapped."""
     module = example_module()
 
-    class Faulty(module.ExampleDevice):  # type: ignore[misc,name-defined]
+    class Faulty(module.ExampleDevice):  # type: ignore[misc,name-defined]  # the example is imported by path
         def load_kernel(self, record: Any, parameters: bytes) -> Any:
             record, family = super().load_kernel(record, parameters)
             return record, broken(family) if record.row.name == kernel else family
@@ -39,7 +39,7 @@ def with_kernel(kernel: str, broken: Callable[[Kernel], Kernel]) -> SequentialDe
 
 def with_method(name: str, method: Any) -> SequentialDevice:
     """Returns an example device with another method."""
-    return type("Faulty", (example_module().ExampleDevice,), {name: method})("faulty:0")  # type: ignore[no-any-return]
+    return type("Faulty", (example_module().ExampleDevice,), {name: method})("faulty:0")  # type: ignore[no-any-return]  # the example is imported by path
 
 
 def kernel(name: str) -> Check:
@@ -92,7 +92,7 @@ def eager(
 
 
 def careless_read(self: Any, buffer: Any, offset: int, size: int) -> memoryview:
-    return self.read_memory(buffer.memory, offset, size)  # type: ignore[no-any-return]
+    return self.read_memory(buffer.memory, offset, size)  # type: ignore[no-any-return]  # the example is imported by path
 
 
 def first_byte(self: Any, destination: Binding, pattern: bytes) -> None:

@@ -20,7 +20,7 @@ from umd_core.testing.recording import Recording
 def partial(*kernels: str) -> Any:
     """Returns an example device that has only some of its kernels."""
 
-    class Partial(example_module().ExampleDevice):  # type: ignore[misc]
+    class Partial(example_module().ExampleDevice):  # type: ignore[misc]  # the example is imported by path
         def caps(self) -> Caps:
             return Caps(dict.fromkeys(kernels), memory=1 << 24)
 

@@ -319,7 +319,7 @@ def test_errors_name_device_kernel_command_and_mark() -> None:
     def broken() -> None:
         raise ZeroDivisionError("oh")
 
-    device.bind = lambda *_: broken  # type: ignore[method-assign]
+    device.bind = lambda *_: broken  # type: ignore[method-assign]  # replaced for this test
     ticket = device.submit(program, bound(device, bytes(16), bytes(16)))
     with pytest.raises(InternalError) as caught:
         ticket.wait()
@@ -413,7 +413,7 @@ def test_the_root_cause_stays_the_first() -> None:
 def test_other_legal_orders_give_the_same_result(seed: int) -> None:
     generator = np.random.default_rng(seed)
 
-    class Shuffling(type(example_device())):  # type: ignore[misc]
+    class Shuffling(type(example_device())):  # type: ignore[misc]  # the example is imported by path
         pick = staticmethod(random.Random(seed).randrange)
 
         def order(self, program: Program) -> list[int]:

@@ -169,7 +169,7 @@ def unfit(**changes: object) -> CommandBuffer:
 def dispatch(**changes: object) -> list[Command]:
     (command,) = unfit().commands
     assert isinstance(command, Dispatch)
-    return [Nop(), command._replace(**changes)]  # type: ignore[arg-type]
+    return [Nop(), command._replace(**changes)]  # type: ignore[arg-type]  # fields of any command
 
 
 @pytest.mark.parametrize(

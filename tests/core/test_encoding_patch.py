@@ -95,7 +95,7 @@ def test_overflow_is_refused(name: str, addend: int, value: int, word: int, limi
 
 def test_a_float_is_given_as_its_bits() -> None:
     with pytest.raises(LimitError, match="floats are given as their bits"):
-        PatchPlan(launches(1, [patch(0, "d", 0)])).apply([0.5])  # type: ignore[list-item]
+        PatchPlan(launches(1, [patch(0, "d", 0)])).apply([0.5])  # type: ignore[list-item]  # a wrong value, on purpose
 
 
 def test_the_number_of_values_is_that_of_the_patches() -> None:

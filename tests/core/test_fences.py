@@ -115,7 +115,7 @@ def test_events_fire_in_the_middle() -> None:
     half, idle, end = (device.fence() for _ in range(3))
     seen: list[tuple[int, bytes]] = []
     for number, fence in enumerate((half, idle, end)):
-        fence.watch(lambda number=number: seen.append((number, bytes(bindings[1].buffer.memory))))  # type: ignore[misc]
+        fence.watch(lambda number=number: seen.append((number, bytes(bindings[1].buffer.memory))))  # type: ignore[misc]  # the default binds the loop's value
     with pytest.raises(InputCountError):
         device.submit(program, bindings, signals=[FenceValue(half, 1)])
     device.submit(program, bindings, signals=[FenceValue(f, 1) for f in (half, idle, end)]).wait()

@@ -112,7 +112,7 @@ def stated_rows() -> dict[tuple[str, int], Row]:
     for name, abi, digest, types, operands, _ in rows_of("elementwise"):
         row = found[(name, int(abi))] = Row(int(digest, 16), sizes={"rank": [1, 4, 8]}, extents={"extents": "rank"})
         row.types = re.findall(r"(\w+):", types)
-        row.operands = [(*o.split()[:2], ["extents"]) for o in operands.split(", ")]  # type: ignore[misc]
+        row.operands = [(*o.split()[:2], ["extents"]) for o in operands.split(", ")]  # type: ignore[misc]  # a stand-in row
     for line in part("kernels").splitlines()[1:-1]:
         if not line.startswith(" "):
             name, abi, digest = line.split()

@@ -237,7 +237,7 @@ def padded(x: Array, sides: list[tuple[int, int]], mode: str, **how: Any) -> Arr
     """Returns NumPy's padding after negative pads have cropped."""
     crop = tuple(slice(max(-b, 0), e - max(-a, 0)) for (b, a), e in zip(sides, x.shape, strict=True))
     more = [(max(b, 0), max(a, 0)) for b, a in sides]
-    return np.pad(x[crop], more, mode, **how) if x.ndim else x  # type: ignore[call-overload]
+    return np.pad(x[crop], more, mode, **how) if x.ndim else x  # type: ignore[call-overload]  # mode is one of NumPy's
 
 
 @paths

@@ -89,7 +89,7 @@ def test_command_buffers_run_inside_red_zones(command_buffer: CommandBuffer) -> 
     ids=["dispatch and copy", "label", "events and constants", "dependencies", "arena", "flags"],
 )
 def test_command_buffers_are_varied(wanted: object) -> None:
-    find(us.command_buffers(), wanted, settings=settings(max_examples=500, suppress_health_check=list(HealthCheck)))  # type: ignore[arg-type]
+    find(us.command_buffers(), wanted, settings=settings(max_examples=500, suppress_health_check=list(HealthCheck)))  # type: ignore[arg-type]  # HealthCheck is iterable
 
 
 @given(us.mutated())

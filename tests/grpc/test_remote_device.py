@@ -279,7 +279,7 @@ def test_what_nobody_holds_is_freed(device: RemoteDevice) -> None:
     """Fifty times a fifth of the device's memory fits when each piece is freed before the next is taken."""
     share = device.caps().memory // 5
     for _ in range(50):
-        tensor = Tensor(umd.TensorDesc("u8", (share,)), Storage(device, device.allocate(share)))  # type: ignore[arg-type]
+        tensor = Tensor(umd.TensorDesc("u8", (share,)), Storage(device, device.allocate(share)))  # type: ignore[arg-type]  # a remote device stores too
         assert bytes(device.read(tensor.storage.buffer, share - 4, 4)) == bytes(4)
         del tensor
 
