@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from umd_core.device.fence import SubmissionTicket
 from umd_core.device.program import Program
 from umd_core.device.protocol import Binding, Buffer, Caps, FenceValue
 from umd_core.device.sequential import SequentialDevice
@@ -118,17 +117,16 @@ class CompositeDevice(SequentialDevice):
             for binding in there.values():
                 device.free_memory(binding.buffer.memory)
 
-    def _run(
+    def perform(
         self,
         program: Program,
         bindings: tuple[Binding, ...],
         words: tuple[int, ...],
         signals: Sequence[FenceValue],
-        ticket: SubmissionTicket,
-    ) -> None:
+    ) -> Exception | None:
         # Division by zero, overflow and NaN have defined results; NumPy, under some of the devices, would warn.
         with np.errstate(all="ignore"):
-            super()._run(program, bindings, words, signals, ticket)
+            return super().perform(program, bindings, words, signals)
 
     def close(self) -> None:
         super().close()

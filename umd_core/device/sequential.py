@@ -305,21 +305,24 @@ class SequentialDevice(BackendMethods):
     ) -> None:
         self._running = True
         try:
-            error = self._execute(program, bindings, words, signals)
+            error = self.perform(program, bindings, words, signals)
             ticket.complete(error)
             for fence, value in signals:
                 fence.advance(value)
         finally:
             self._running = False
 
-    def _execute(
+    def perform(
         self,
         program: Program,
         bindings: tuple[Binding, ...],
         words: tuple[int, ...],
         signals: Sequence[FenceValue],
     ) -> Exception | None:
-        """Does the work of a submission and returns what went wrong; a backend that replays puts its own way here."""
+        """Does the checked work of a submission and returns what went wrong, None when nothing did.
+
+        A backend overrides it to do something around every submission, or to replay a recording instead.
+        """
         return self._bind(program, bindings, words) or execute(self, program, signals)
 
     def _bind(self, program: Program, bindings: tuple[Binding, ...], words: tuple[int, ...]) -> Exception | None:

@@ -225,7 +225,7 @@ class CudaDevice(SequentialDevice):
         self._check_alive()
         super()._check_submission(program, signals)
 
-    def _execute(
+    def perform(
         self,
         program: Program,
         bindings: tuple[Binding, ...],
@@ -236,7 +236,7 @@ class CudaDevice(SequentialDevice):
             if self._replays and not self.poisoned and self._replays.run(program, bindings, words):
                 self.driver.synchronise()
                 return self._replayed(self._replays, program)
-            error = self._known(super()._execute(program, bindings, words, signals))
+            error = self._known(super().perform(program, bindings, words, signals))
             if not self._lost:
                 self.driver.synchronise()
             if error is None and self._replays:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from umd_core.device import Binding, Caps, FenceValue, Program, SequentialDevice, SubmissionTicket
+from umd_core.device import Binding, Caps, FenceValue, Program, SequentialDevice
 from umd_core.errors import OutOfMemoryError, UnsupportedError
 from umd_core.kernels import KERNELS, Geometry, KernelRecord
 from umd_sim.lowerings import Executable, lowering_of
@@ -90,17 +90,16 @@ class SimDevice(SequentialDevice):
         with np.errstate(all="ignore"):
             bind(executable, parameters, bindings, self.scratch)()
 
-    def _run(
+    def perform(
         self,
         program: Program,
         bindings: tuple[Binding, ...],
         words: tuple[int, ...],
         signals: Sequence[FenceValue],
-        ticket: SubmissionTicket,
-    ) -> None:
+    ) -> Exception | None:
         # Division by zero, overflow and NaN have defined results here; NumPy would warn about them.
         with np.errstate(all="ignore"):
-            super()._run(program, bindings, words, signals, ticket)
+            return super().perform(program, bindings, words, signals)
 
 
 def bytes_of(binding: Binding) -> NDArray[np.uint8]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umd_core.commands import Command, CommandBuffer, Dispatch
-from umd_core.device import Binding, FenceValue, Program, SubmissionTicket, legal_order
+from umd_core.device import Binding, FenceValue, Program, legal_order
 from umd_core.encoding import verify_dependencies
 from umd_core.kernels import Geometry, KernelRecord
 from umd_sim.device import SimDevice
@@ -100,19 +100,16 @@ class StrictDevice(SimDevice):
     def order(self, program: Program) -> Sequence[int]:
         return legal_order(program, self._random.randrange)
 
-    def _run(
+    def perform(
         self,
         program: Program,
         bindings: tuple[Binding, ...],
         words: tuple[int, ...],
         signals: Sequence[FenceValue],
-        ticket: SubmissionTicket,
-    ) -> None:
+    ) -> Exception | None:
         if program.arena is not None:
             program.arena.memory.spoil()
-        super()._run(program, bindings, words, signals, ticket)
-        if ticket.error is None:
-            ticket.complete(_unwritten_output(program, bindings))
+        return super().perform(program, bindings, words, signals) or _unwritten_output(program, bindings)
 
     # kernels
 
