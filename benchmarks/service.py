@@ -26,7 +26,7 @@ from umd_core.device import Device, Tensor
 from umd_grpc._pb.umd import translator_pb2 as pb
 from umd_grpc._pb.umd import translator_pb2_grpc
 from umd_grpc.client import Client, Request, Translation
-from umd_grpc.remote import RemoteDevice
+from umd_grpc.client.remote import RemoteDevice
 
 OPS = 1_000
 SHAPE = (32, 64)

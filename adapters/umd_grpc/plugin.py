@@ -30,8 +30,8 @@ def _open_secure(rest: str) -> Device:
 
 
 def _connect(rest: str, *, secure: bool) -> Device:
-    from umd_grpc.channel import split_address  # noqa: PLC0415  # gRPC loads when a device is opened
-    from umd_grpc.remote import RemoteDevice  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_grpc.client.channel import split_address  # noqa: PLC0415  # gRPC loads when a device is opened
+    from umd_grpc.client.remote import RemoteDevice  # noqa: PLC0415  # loaded when a device is opened, not before
 
     target, device = split_address(rest)
     return RemoteDevice(target, device, secure=secure)

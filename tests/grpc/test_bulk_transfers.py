@@ -11,8 +11,8 @@ import pytest
 
 import umd_core as umd
 from umd_core.errors import Status
-from umd_grpc import chunks
 from umd_grpc._pb.umd import runtime_pb2 as pb
+from umd_grpc.messages import chunks
 
 Open = Callable[..., Any]
 A, B, C, PROGRAM = (number | 1 << 32 for number in range(1, 5))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umd_grpc.cache import BytesCache
-from umd_grpc.report import Report
+from umd_grpc.server.cache import BytesCache
+from umd_grpc.server.report import Report
 
 KEYS = st.integers(0, 30).map(lambda number: number.to_bytes(1 + number % 7, "little"))
 

@@ -13,9 +13,9 @@ import umd_core as umd
 from umd_core.dtypes import ALL, bool_
 from umd_core.errors import AttributeValueError, DTypeError, InputCountError, LimitError, ShapeError, Status, UmdError
 from umd_core.ir import Graph, TensorDesc
-from umd_grpc import graph_messages
 from umd_grpc._pb.umd import graph_pb2, translator_pb2
-from umd_grpc.convert import (
+from umd_grpc.messages import graph_messages
+from umd_grpc.messages.convert import (
     VALUE_LIMIT,
     error_text,
     facts_text,

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from umd_core.errors import DecodeError, LimitError
-from umd_grpc import chunks, wire
 from umd_grpc._pb.umd import runtime_pb2, translator_pb2
+from umd_grpc.messages import chunks, wire
 
 NAMES = st.text(max_size=40)
 DESCS = st.builds(

@@ -9,7 +9,7 @@ import pytest
 
 from umd_core.device import Device
 from umd_core.testing.conformance import DeviceTests
-from umd_grpc.remote import RemoteDevice
+from umd_grpc.client.remote import RemoteDevice
 
 SAMPLE = ("elementwise_add_kernel", "gather_kernel", "reduce_mean_kernel", "gemm_kernel")
 

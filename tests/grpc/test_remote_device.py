@@ -35,7 +35,7 @@ from umd_core.errors import (
     UnsupportedError,
 )
 from umd_core.registry import open_device
-from umd_grpc.remote import RemoteDevice
+from umd_grpc.client.remote import RemoteDevice
 
 Start = Callable[..., Any]
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -451,7 +451,7 @@ import os, sys
 import numpy as np
 from umd_core.errors import DeviceLostError
 from umd_grpc.client import Client
-from umd_grpc.remote import RemoteDevice
+from umd_grpc.client.remote import RemoteDevice
 
 address = sys.argv[1]
 device, client = RemoteDevice(address), Client(address)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import umd_core as umd
 from umd_core.errors import Status
-from umd_grpc import wire
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client import Client
 from umd_grpc.limits import DEFAULT
+from umd_grpc.messages import wire
 
 Open = Callable[..., Any]
 WRITE: Any = pb.DIRECTION_WRITE

@@ -23,7 +23,7 @@ from umd_core.errors import DeviceLostError, NotAuthorisedError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc._pb.umd import translator_pb2, translator_pb2_grpc
 from umd_grpc.client import Client, Request
-from umd_grpc.remote import RemoteDevice
+from umd_grpc.client.remote import RemoteDevice
 from umd_grpc.server import SERVICES, check_addresses, is_local
 
 Start = Callable[..., Any]
@@ -250,7 +250,7 @@ def test_clients_that_vanish_leave_nothing(start_server: Start) -> None:
     server = start_server()
     script = (
         "import os, sys\n"
-        "from umd_grpc.remote import RemoteDevice\n"
+        "from umd_grpc.client.remote import RemoteDevice\n"
         "device = RemoteDevice(sys.argv[1])\n"
         "buffer = device.allocate(device.caps().memory * 2 // 3)\n"
         "device.read(buffer, 0, 4)\n"

@@ -13,7 +13,7 @@ import pytest
 from umd_core.errors import Status
 from umd_grpc._pb.umd import runtime_pb2, translator_pb2
 from umd_grpc.limits import DEFAULT
-from umd_grpc.translator import REQUEST_LIMIT, REQUESTS_LIMIT
+from umd_grpc.server.translator import REQUEST_LIMIT, REQUESTS_LIMIT
 
 TEXT = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
 

@@ -18,11 +18,11 @@ import umd_core as umd
 from umd_core.encoding import decode
 from umd_core.encoding.original import decode_original
 from umd_core.errors import DTypeError, InputCountError, ShapeError, Status, UmdError, UnknownOpError, UnsupportedError
-from umd_grpc import wire
 from umd_grpc._pb.umd import graph_pb2, translator_pb2, translator_pb2_grpc
 from umd_grpc.client import AsyncClient, Client, Request, Translation
-from umd_grpc.graph_messages import write_graph
-from umd_grpc.translator import REQUEST_LIMIT, REQUESTS_LIMIT
+from umd_grpc.messages import wire
+from umd_grpc.messages.graph_messages import write_graph
+from umd_grpc.server.translator import REQUEST_LIMIT, REQUESTS_LIMIT
 
 X = umd.TensorDesc("f32", (32, 64))
 LIMIT = 64 << 20

@@ -73,7 +73,7 @@ def end_to_end(target: str, device: str, timeout: float) -> dict[str, Any]:
 def _executed(target: str, device: str, timeout: float, inputs: list[Any]) -> tuple[Any, float]:
     """Returns the sum that the device computed, and how long that took, connection and upload included."""
     from umd_core.translate import translate
-    from umd_grpc.remote import RemoteDevice
+    from umd_grpc.client.remote import RemoteDevice
 
     start = time.perf_counter()
     remote = RemoteDevice(target, device, timeout=timeout)

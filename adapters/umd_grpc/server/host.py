@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from umd_core.device import Caps, SequentialDevice
 from umd_core.errors import UnsupportedError
 from umd_core.registry import open_device
-from umd_grpc.report import log
+from umd_grpc.server.report import log
 
 Result = TypeVar("Result")
 Job = Callable[[], None]

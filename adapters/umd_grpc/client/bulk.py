@@ -10,9 +10,9 @@ import grpc
 
 from umd_core.errors import DecodeError
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.channel import call_error
-from umd_grpc.chunks import Chunk, parse_read_response, write_request
-from umd_grpc.convert import read_error
+from umd_grpc.client.channel import call_error
+from umd_grpc.messages.chunks import Chunk, parse_read_response, write_request
+from umd_grpc.messages.convert import read_error
 
 _WRITE, _READ = "/umd.runtime.Runtime/Write", "/umd.runtime.Runtime/Read"
 

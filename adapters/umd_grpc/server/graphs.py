@@ -15,10 +15,10 @@ import grpc
 from umd_core.commands import CommandBuffer
 from umd_core.errors import InternalError, LimitError, UmdError
 from umd_grpc._pb.umd import graph_pb2 as pb
-from umd_grpc.convert import error_text, facts_text
-from umd_grpc.graph_messages import parse_request, read_graph, write_desc
-from umd_grpc.report import Report, log
-from umd_grpc.translator import Translators
+from umd_grpc.messages.convert import error_text, facts_text
+from umd_grpc.messages.graph_messages import parse_request, read_graph, write_desc
+from umd_grpc.server.report import Report, log
+from umd_grpc.server.translator import Translators
 
 CHUNK, CHUNK_LEAST = 256 << 10, 4 << 10
 

@@ -12,14 +12,14 @@ from umd_core.device import Binding
 from umd_core.device.execution import poison
 from umd_core.errors import DecodeError, InternalError, LimitError, StaleHandleError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.convert import error_text, facts_text
-from umd_grpc.frames import cut_frames, read_frame
-from umd_grpc.host import DeviceHost
 from umd_grpc.limits import Limits
-from umd_grpc.programs import Programs
-from umd_grpc.report import Report, log
-from umd_grpc.transfer import Transfer
-from umd_grpc.workspace import Workspace
+from umd_grpc.messages.convert import error_text, facts_text
+from umd_grpc.messages.frames import cut_frames, read_frame
+from umd_grpc.server.host import DeviceHost
+from umd_grpc.server.programs import Programs
+from umd_grpc.server.report import Report, log
+from umd_grpc.server.transfer import Transfer
+from umd_grpc.server.workspace import Workspace
 
 PROTOCOL = 1
 SLICE_SECONDS = 0.02

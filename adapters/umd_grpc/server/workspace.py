@@ -9,10 +9,10 @@ from umd_core.device import Binding, Buffer, Fence, FenceValue, Program, Sequent
 from umd_core.device.execution import poison
 from umd_core.errors import BindingError, DecodeError, DeviceLostError, LimitError, StaleHandleError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.handles import Handles
 from umd_grpc.limits import Limits
-from umd_grpc.programs import Programs
-from umd_grpc.progress import Done, Progress
+from umd_grpc.server.handles import Handles
+from umd_grpc.server.programs import Programs
+from umd_grpc.server.progress import Done, Progress
 
 _QUEUES = 1 << 32
 

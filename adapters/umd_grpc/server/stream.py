@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any
 
 from umd_core.errors import CancelledError, UmdError
-from umd_grpc.host import DeviceHost
 from umd_grpc.limits import Limits
-from umd_grpc.programs import Programs
-from umd_grpc.report import Report
-from umd_grpc.session import Outlet, Session
-from umd_grpc.transfer import Transfer, Transfers
+from umd_grpc.server.host import DeviceHost
+from umd_grpc.server.programs import Programs
+from umd_grpc.server.report import Report
+from umd_grpc.server.session import Outlet, Session
+from umd_grpc.server.transfer import Transfer, Transfers
 
 TOKEN_SIZE = 16
 

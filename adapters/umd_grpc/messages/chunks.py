@@ -8,8 +8,8 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from umd_core.errors import DecodeError
-from umd_grpc import wire
 from umd_grpc._pb.umd import runtime_pb2 as pb
+from umd_grpc.messages import wire
 
 _WRITE_SESSION, _WRITE_TRANSFER, _WRITE_OFFSET, _WRITE_CRC32, _WRITE_DATA = 1, 2, 3, 4, 5
 _READ_OFFSET, _READ_CRC32, _READ_DATA, _READ_ERROR = 1, 2, 3, 4

@@ -13,9 +13,8 @@ from umd_core.commands import CommandBuffer
 from umd_core.errors import UmdError
 from umd_core.ir import Graph
 from umd_grpc._pb.umd import graph_pb2, runtime_pb2, translator_pb2
-from umd_grpc.channel import Process, call_error, open_aio_channel, open_channel
-from umd_grpc.graph_messages import write_graph
-from umd_grpc.requests import (
+from umd_grpc.client.channel import Process, call_error, open_aio_channel, open_channel
+from umd_grpc.client.requests import (
     Encoder,
     ProgramReader,
     Request,
@@ -24,6 +23,7 @@ from umd_grpc.requests import (
     read_response,
     read_responses,
 )
+from umd_grpc.messages.graph_messages import write_graph
 
 SECONDS, BATCH_SECONDS = 30.0, 600.0
 

@@ -11,8 +11,8 @@ import numpy as np
 from umd_core.dtypes import dtype as to_dtype
 from umd_core.errors import AttributeValueError, DTypeError, LimitError, ShapeError, UmdError
 from umd_core.ir import Array, TensorDesc, contiguous_strides
-from umd_grpc import convolutions
 from umd_grpc._pb.umd import translator_pb2 as pb
+from umd_grpc.messages import convolutions
 
 if TYPE_CHECKING:
     from google.protobuf.struct_pb2 import Struct, Value

@@ -14,8 +14,8 @@ import grpc
 
 from umd_core.errors import CancelledError, DeviceLostError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.channel import call_error
-from umd_grpc.convert import read_error
+from umd_grpc.client.channel import call_error
+from umd_grpc.messages.convert import read_error
 
 _SESSION = "/umd.runtime.Runtime/Session"
 _CREDIT = 1 << 20

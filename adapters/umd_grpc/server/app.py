@@ -24,14 +24,14 @@ from grpc_reflection.v1alpha import reflection
 
 from umd_core.errors import NotAuthorisedError, UmdError, UnsupportedError
 from umd_grpc._pb.umd import graph_pb2, runtime_pb2, translator_pb2
-from umd_grpc.graphs import GraphsService
-from umd_grpc.host import DeviceHost
-from umd_grpc.interceptors import Activity
 from umd_grpc.limits import DEFAULT, Limits
-from umd_grpc.programs import Programs
-from umd_grpc.report import Report, log
-from umd_grpc.runtime import RuntimeService
-from umd_grpc.translator import Translators, TranslatorService
+from umd_grpc.server.graphs import GraphsService
+from umd_grpc.server.host import DeviceHost
+from umd_grpc.server.interceptors import Activity
+from umd_grpc.server.programs import Programs
+from umd_grpc.server.report import Report, log
+from umd_grpc.server.runtime import RuntimeService
+from umd_grpc.server.translator import Translators, TranslatorService
 
 DEFAULT_LISTEN = ("127.0.0.1:50051",)
 SERVICES = tuple(
@@ -268,7 +268,7 @@ def serve(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves as the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m umd_grpc.server", description="Serve devices over gRPC.")
+    parser = argparse.ArgumentParser(prog="python -m umd_grpc.server.app", description="Serve devices over gRPC.")
     parser.add_argument("--device", action="append", help="a device to serve, for example sim:0; may be repeated")
     parser.add_argument("--listen", action="append", help="host:port (port 0: any) or unix:/path; may be repeated")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds that SIGTERM leaves to work under way")
@@ -283,7 +283,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,10 +17,10 @@ from umd_core.dtypes import BY_CODE, DType
 from umd_core.errors import BindingError, LimitError, OutOfMemoryError, StaleHandleError, UnsupportedError
 from umd_core.kernels import KernelRecord
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.link import Reply
-from umd_grpc.remote_program import RemoteProgram
-from umd_grpc.remote_session import RemoteSession
-from umd_grpc.remote_things import RemoteBuffer, RemoteFence, RemoteTicket
+from umd_grpc.client.link import Reply
+from umd_grpc.client.program import RemoteProgram
+from umd_grpc.client.session import RemoteSession
+from umd_grpc.client.things import RemoteBuffer, RemoteFence, RemoteTicket
 
 PROGRAMS = 128
 SECONDS = 60.0

@@ -11,11 +11,11 @@ from typing import Any
 from umd_core.device import Buffer
 from umd_core.errors import CancelledError, DeviceLostError, UnsupportedError
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.bulk import Bulk
-from umd_grpc.channel import Process, open_channel
-from umd_grpc.client import Client
-from umd_grpc.link import Link, Reply
-from umd_grpc.outbox import HandleMaker, Outbox
+from umd_grpc.client.bulk import Bulk
+from umd_grpc.client.calls import Client
+from umd_grpc.client.channel import Process, open_channel
+from umd_grpc.client.link import Link, Reply
+from umd_grpc.client.outbox import HandleMaker, Outbox
 
 PROTOCOL = 1
 DROPPED = 1_024

@@ -19,16 +19,16 @@ from umd_core.errors import (
     UnsupportedError,
 )
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.chunks import parse_write_request, read_response
-from umd_grpc.convert import error_text, facts_text
-from umd_grpc.frames import cut_frames, read_frame
-from umd_grpc.host import DeviceHost
 from umd_grpc.limits import Limits
-from umd_grpc.programs import Programs
-from umd_grpc.report import Report
-from umd_grpc.session import write_limits
-from umd_grpc.stream import SessionStream
-from umd_grpc.transfer import Transfer
+from umd_grpc.messages.chunks import parse_write_request, read_response
+from umd_grpc.messages.convert import error_text, facts_text
+from umd_grpc.messages.frames import cut_frames, read_frame
+from umd_grpc.server.host import DeviceHost
+from umd_grpc.server.programs import Programs
+from umd_grpc.server.report import Report
+from umd_grpc.server.session import write_limits
+from umd_grpc.server.stream import SessionStream
+from umd_grpc.server.transfer import Transfer
 
 DRAINED = "the server is shutting down"
 _CHUNK_MARGIN = 256

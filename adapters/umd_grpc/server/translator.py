@@ -15,11 +15,11 @@ from umd_core.commands import CommandBuffer, Dispatch
 from umd_core.encoding.original import encode_original
 from umd_core.errors import InternalError, LimitError, UmdError, UnsupportedError
 from umd_core.translate import KernelSet, Translator
-from umd_grpc import wire
 from umd_grpc._pb.umd import translator_pb2 as pb
-from umd_grpc.cache import BytesCache
-from umd_grpc.convert import error_text, facts_text, read_request, write_desc
-from umd_grpc.report import Report, log
+from umd_grpc.messages import wire
+from umd_grpc.messages.convert import error_text, facts_text, read_request, write_desc
+from umd_grpc.server.cache import BytesCache
+from umd_grpc.server.report import Report, log
 
 REQUESTS_LIMIT = 65_536
 REQUEST_LIMIT = 1 << 20

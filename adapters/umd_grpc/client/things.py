@@ -5,8 +5,8 @@ from __future__ import annotations
 from umd_core.device import Buffer
 from umd_core.errors import LimitError
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.link import Ticket
-from umd_grpc.remote_session import RemoteSession
+from umd_grpc.client.link import Ticket
+from umd_grpc.client.session import RemoteSession
 
 
 class RemoteBuffer(Buffer):

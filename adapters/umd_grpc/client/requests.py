@@ -13,10 +13,10 @@ from umd_core.encoding import decode
 from umd_core.errors import DecodeError, UmdError
 from umd_core.ir import TensorDesc
 from umd_core.ops import OPS
-from umd_grpc import wire
 from umd_grpc._pb.umd import graph_pb2, translator_pb2
-from umd_grpc.convert import read_desc, read_error, write_desc, write_struct, write_value
-from umd_grpc.graph_messages import read_desc as read_graph_desc
+from umd_grpc.messages import wire
+from umd_grpc.messages.convert import read_desc, read_error, write_desc, write_struct, write_value
+from umd_grpc.messages.graph_messages import read_desc as read_graph_desc
 
 REQUESTS_PER_MESSAGE = 1_000
 MESSAGE_SIZE = 4 << 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from umd_core.errors import LimitError
-from umd_grpc import wire
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.limits import Limits
+from umd_grpc.messages import wire
 
 _FRAMES = 1
 _SEQ, _LOAD = 1, 5
