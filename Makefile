@@ -8,6 +8,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+NODE_READY := clients/node/node_modules/.package-lock.json
 PACKAGES := umd_core umd_cuda umd_sim umd_grpc umd_torch umd_cli
 
 # The generated modules land under umd_grpc/_pb of the folder given, with imports that are right there.
@@ -23,15 +24,20 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# Node.js is wanted for the tests of its client only, which are left out where there is none.
+$(NODE_READY): clients/node/package-lock.json
+	@if command -v npm >/dev/null; then cd clients/node && npm ci --no-audit --no-fund && touch ../../$@; \
+	else echo "npm is not installed: the tests of the Node.js client are left out"; fi
+
 .PHONY: setup
-setup: $(READY)  ## Create .venv with everything that development needs.
+setup: $(READY) $(NODE_READY)  ## Create .venv with everything that development needs.
 
 .PHONY: demo
 demo: $(READY)  ## Train a small network on real digits through the whole path.
 	$(BIN)/umd demo
 
 .PHONY: test
-test: $(READY)  ## Run the tests.
+test: $(READY) $(NODE_READY)  ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .PHONY: bench
