@@ -258,6 +258,26 @@ def updates(count: int) -> list[Row]:
     return [Row(f"sgd {count}", sgd_run, sgd.step), Row(f"adamw {count}", adamw_run, adamw.step)]
 
 
+def along(rows: int, length: int, count: int) -> list[Row]:
+    """Returns lines about running sums, sorts and the first `count` elements of the order, of rows and of columns."""
+    x, out = random(rows, length), np.zeros((rows, length), np.float32)
+    square, places = np.zeros((rows, length), np.int64), np.zeros((rows, count), np.int64)
+    first = np.zeros((rows, count), np.float32)
+    tx = tensor(x)
+    scan = functools.partial(kernel, "scan_sum_kernel", (float32,), exclusive=0, reverse=0)
+    sort = functools.partial(kernel, "sort_kernel", (float32,), descending=1)
+    shape, down = {"outer": (rows,), "length": length}, {"x": (1, length), "out": (1, length)}
+    whole, few = {**shape, "count": length}, {**shape, "count": count}
+    columns = {"outer": (length,), "length": rows}
+    name = f"{rows}x{length}"
+    return [
+        Row(f"running sum {name}", scan(shape, [x, out]), lambda: tx.cumsum(1)),
+        Row(f"running sum {name}, columns", scan(columns, [x, out], down), lambda: tx.cumsum(0)),
+        Row(f"sort {name}", sort(whole, [x, out, square]), lambda: tx.sort(1, descending=True)),
+        Row(f"top {count} of {name}", sort(few, [x, first, places]), lambda: tx.topk(count, 1)),
+    ]
+
+
 def rows() -> list[Row]:
     """Returns every line of the table."""
     table = [elementwise("add", torch.add, n, 2) for n in (1, 1024, 65536, 1 << 20)]
@@ -282,6 +302,7 @@ def rows() -> list[Row]:
     table += pooling(64, 16, 8, 2, 2, 0) + pooling(64, 32, 4, 2, 2, 0) + pooling(8, 64, 56, 3, 2, 1)
     table += over_rows(64, 10) + over_rows(512, 768) + over_rows(8192, 64)
     table += indexing(1000, 64, 4096) + updates(4608) + updates(1 << 20)
+    table += along(1000, 1000, 10) + along(64, 8, 2) + along(1, 32000, 50)
     return table
 
 

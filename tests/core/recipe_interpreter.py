@@ -308,13 +308,17 @@ def _gather(program: str, arrays: dict[str, Array], fields: Mapping[str, Any]) -
         arrays["out"][at] = arrays["data"][(*at, _place(arrays["index"][at], fields["axis"]))]
 
 
+_SCATTER = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
 def _scatter(program: str, arrays: dict[str, Array], fields: Mapping[str, Any]) -> None:
     out = arrays["out"]
     with np.errstate(all="ignore"):
         for at in np.ndindex(arrays["updates"].shape):
             place = (*at, _place(arrays["index"][at], fields["axis"]))
             update = arrays["updates"][at]
-            out[place] = update if program == "set" else (_wide(out)[place] + _wide(arrays["updates"])[at])
+            combine = _SCATTER.get(program)
+            out[place] = update if combine is None else combine(_wide(out)[place], _wide(arrays["updates"])[at])
 
 
 def _iota(program: str, arrays: dict[str, Array], fields: Mapping[str, Any]) -> None:

@@ -18,8 +18,19 @@ from umd_core.errors import DTypeError, UmdError
 from umd_core.ops import OPS
 
 LEDGER = {
-    f"test_scatter_elements_with_reduction_{mode}": f"no kernel scatters with {mode}; the op says so by name"
-    for mode in ("mul", "max", "min")
+    **dict.fromkeys(
+        (
+            "test_bernoulli",
+            "test_bernoulli_double",
+            "test_bernoulli_seed",
+            "test_training_dropout",
+            "test_training_dropout_default",
+            "test_training_dropout_default_mask",
+            "test_training_dropout_mask",
+        ),
+        "the expected numbers are of NumPy's generator, not of Philox; without a seed the op says what is missing",
+    ),
+    "test_dropout_random_old": "the ratio was an attribute before opset 12; the op says that it has none",
 }
 """Cases that do not pass, and why. One that passes after all fails its test."""
 
@@ -114,5 +125,5 @@ def test_node_in_the_ledger_still_fails(name: str, path: str) -> None:
 def test_every_op_that_has_node_tests_passes_one() -> None:
     with_tests = {case.op for case in CASES.values()}
     passing = {case.op for name, case in CASES.items() if name not in LEDGER}
-    assert with_tests == passing
+    assert with_tests - passing == {"Bernoulli"}
     assert len(with_tests) > 60

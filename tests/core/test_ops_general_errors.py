@@ -117,11 +117,13 @@ BAD = [
     Bad("ScatterElements", [f32(2), TensorDesc("i64", (1,)), f32(2)], {}, ShapeError, ("'updates'", "[2]", "[1]")),
     Bad(
         "ScatterElements",
-        [f32(2), TensorDesc("i64", (1,)), f32(1)],
+        [TensorDesc("bool", (2,)), TensorDesc("i64", (1,)), TensorDesc("bool", (1,))],
         {"reduction": "max"},
         UnsupportedError,
-        ("'max'", "none and add"),
+        ("'max'", "bool"),
     ),
+    Bad("ScatterND", [f32(2), TensorDesc("i64", (1, 2)), f32(1)], {}, ShapeError, ("'indices'", "[1, 2]")),
+    Bad("ScatterND", [f32(2, 3), TensorDesc("i64", (4, 1)), f32(4)], {}, ShapeError, ("'updates'", "[4, 3]")),
     Bad("umd.EmbeddingGrad", [f32(2, 3), TensorDesc("i64", (3,))], {"num_weights": 4}, ShapeError, ("'dY'", "[2, 3]")),
     Bad(
         "umd.EmbeddingGrad",

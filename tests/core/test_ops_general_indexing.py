@@ -14,6 +14,7 @@ from tests.core.op_arrays import PATHS, Array, arrays, check, epsilon, laid_out,
 from tests.core.recipe_interpreter import launches
 from umd_core import dtypes
 from umd_core.dtypes import ALL, FLOATS, INDEX
+from umd_core.errors import IndexRangeError
 
 paths = pytest.mark.parametrize("path", PATHS)
 Shape = tuple[int, ...]
@@ -62,13 +63,17 @@ def test_gather_elements(path: str, case: tuple[Array, Array, int], backwards: b
     check(y, np.take_along_axis(x[inside], index.astype(np.int64), axis), dtypes.dtype(x.dtype), 0)
 
 
-def scattered(x: Array, index: Array, updates: Array, axis: int, *, add: bool) -> Array:
+COMBINE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def scattered(x: Array, index: Array, updates: Array, axis: int, reduction: str = "") -> Array:
     """Returns what ScatterElements means, by a loop in row-major order."""
+    combine = COMBINE.get(reduction, lambda _, update: update)
     out = x.astype(np.float64) if x.dtype.kind not in "iub" else x.copy()
     with np.errstate(over="ignore"):
         for at in np.ndindex(index.shape):
             place = (*at[:axis], int(index[at]), *at[axis + 1 :])
-            out[place] = out[place] + updates[at] if add else updates[at]
+            out[place] = combine(out[place], updates[at])
     return out
 
 
@@ -88,22 +93,23 @@ def test_scatter_elements(path: str, case: tuple[Array, Array, int], data: st.Da
         index = np.moveaxis(rng.permuted(order, axis=-1)[..., :count], -1, axis).astype(index.dtype)
     updates = data.draw(laid_out(some_values(3, index.shape, dtype)))
     (y,) = PATHS[path]("ScatterElements", [x, index, updates], {"axis": axis})
-    check(y, scattered(x, index, updates, axis, add=False), dtype, 0)
+    check(y, scattered(x, index, updates, axis), dtype, 0)
 
 
 @paths
 @settings(max_examples=80)
 @given(case=elementwise(dtypes.NUMERIC), data=st.data())
-def test_scatter_add(path: str, case: tuple[Array, Array, int], data: st.DataObject) -> None:
+def test_scatter_with_a_reduction(path: str, case: tuple[Array, Array, int], data: st.DataObject) -> None:
     x, index, axis = case
     dtype = dtypes.dtype(x.dtype)
     updates = data.draw(laid_out(some_values(4, index.shape, dtype, special=False)))
-    (y,) = PATHS[path]("ScatterElements", [x, index, updates], {"axis": axis - x.ndim, "reduction": "add"})
-    want = scattered(x, index, updates, axis, add=True)
-    if not dtype.is_float:
-        check(y, want, dtype)
+    reduction = data.draw(st.sampled_from(sorted(COMBINE)))
+    (y,) = PATHS[path]("ScatterElements", [x, index, updates], {"axis": axis - x.ndim, "reduction": reduction})
+    want = scattered(x, index, updates, axis, reduction)
+    if not dtype.is_float or reduction in ("max", "min"):
+        check(y, want, dtype, 0)
         return
-    size = scattered(np.abs(x), index, np.abs(updates), axis, add=True)
+    size = scattered(np.abs(x), index, np.abs(updates), axis, reduction)
     assert (y.dtype, y.shape) == (x.dtype, x.shape)
     assert np.all(np.abs(y.astype(np.float64) - want) <= 8 * epsilon(x.dtype) * size)
 
@@ -145,3 +151,41 @@ def test_indexing_is_one_launch() -> None:
     assert launches("Gather", [x, index]) == ["gather_kernel"]
     assert launches("GatherElements", [x, index]) == ["gather_kernel"]
     assert launches("ScatterElements", [x, index, np.zeros((2, 3), np.float32)]) == ["CopyBytes", "scatter_kernel"]
+
+
+@paths
+@settings(max_examples=60)
+@given(data=st.data())
+def test_scatter_nd(path: str, data: st.DataObject) -> None:
+    x = data.draw(arrays(shapes(min_rank=1, min_extent=1), dtypes.NUMERIC, special=False))
+    dtype, count = dtypes.dtype(x.dtype), data.draw(st.integers(0, x.ndim))
+    lead = data.draw(shapes(max_rank=2, max_extent=3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    columns = [rng.integers(-extent, extent, lead) for extent in x.shape[:count]]
+    index = np.stack([*columns], -1) if count else np.zeros((*lead, 0))
+    index = data.draw(laid_out(index.astype(data.draw(st.sampled_from(INDEX)).numpy)))
+    updates = data.draw(laid_out(some_values(5, (*lead, *x.shape[count:]), dtype, special=False)))
+    reduction = data.draw(st.sampled_from(["none", *COMBINE]))
+    (y,) = PATHS[path]("ScatterND", [x, index, updates], {"reduction": reduction})
+    wide = x.astype(np.float64) if dtype.is_float else x.copy()
+    size = np.abs(wide)
+    with np.errstate(over="ignore"):
+        for at in np.ndindex(lead):
+            place = tuple(int(k) for k in index[at])
+            wide[place] = COMBINE.get(reduction, lambda _, update: update)(wide[place], updates[at])
+            if reduction in ("add", "mul"):
+                size[place] = COMBINE[reduction](size[place], np.abs(updates[at]))
+    if not dtype.is_float or reduction in ("none", "max", "min"):
+        check(y, wide, dtype, 0)
+    else:
+        assert np.all(np.abs(y.astype(np.float64) - wide) <= 8 * epsilon(x.dtype) * size)
+
+
+@paths
+@pytest.mark.parametrize(("index", "value"), [([0, 3], 6), ([2, 0], 6), ([-3, 0], 6), ([1, -4], 6)])
+def test_a_tuple_out_of_range_is_an_error(path: str, index: list[int], value: int) -> None:
+    x = np.zeros((2, 3), np.float32)
+    with pytest.raises(IndexRangeError) as caught:
+        PATHS[path]("ScatterND", [x, np.array([index]), np.ones(1, np.float32)])
+    assert caught.value.value == value
+    assert not x.any()

@@ -18,7 +18,11 @@ from umd_core.errors import IndexRangeError
 from umd_core.kernels import BY_NAME
 
 Array = NDArray[Any]
-NAMES = ("gather_kernel", "scatter_kernel", "scatter_add_kernel")
+COMBINE: dict[str, Any] = {
+    "scatter_add_kernel": np.add, "scatter_mul_kernel": np.multiply, "scatter_max_kernel": np.maximum,
+    "scatter_min_kernel": np.minimum,
+}  # fmt: skip
+NAMES = ("gather_kernel", "scatter_kernel", *COMBINE)
 CASES = [
     (name, types) for name in NAMES for types in itertools.product(*(allowed for _, allowed in BY_NAME[name].types))
 ]
@@ -62,15 +66,15 @@ def check(case: tuple[str, tuple[DType, ...]], shape: tuple[int, ...], axis: int
     if name == "gather_kernel":
         np.testing.assert_array_equal(got, gathered(launch.inputs))
         return
-    expected = scattered(launch, add=name == "scatter_add_kernel")
+    expected = scattered(launch, COMBINE.get(name))
     if types[0].is_float:
-        scale = scattered(launch, add=True, magnitude=True) if name == "scatter_add_kernel" else np.abs(expected)
+        scale = scattered(launch, np.add, magnitude=True) if name == "scatter_add_kernel" else np.abs(expected)
         sim.close(got, expected, BY_NAME[name].tolerance, got.dtype, scale)
     else:
         np.testing.assert_array_equal(got, expected)
 
 
-def scattered(launch: Any, *, add: bool, magnitude: bool = False) -> Array:
+def scattered(launch: Any, combine: Any, *, magnitude: bool = False) -> Array:
     """Returns the result, element by element over the positions in memory, which extents may share."""
     view = next(v for v in launch.record.views(launch.block) if v.name == "out")
     dtype = launch.inputs["out"].dtype
@@ -91,7 +95,8 @@ def scattered(launch: Any, *, add: bool, magnitude: bool = False) -> Array:
             k = int(launch.inputs["index"][e])
             k += view.shape[-1] if k < 0 else 0
             at, update = int(offsets[(*e, k)]), launch.inputs["updates"][e].astype(wide)
-            memory[at] = memory[at] + (abs(update) if magnitude else update) if add else update
+            update = abs(update) if magnitude else update
+            memory[at] = update if combine is None else combine(memory[at], update)
     return np.array([memory[int(o)] for o in offsets.reshape(-1)], wide).reshape(view.shape)
 
 

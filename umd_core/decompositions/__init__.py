@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from umd_core.decompositions import convolution, pooling, rows, updates
+from umd_core.decompositions import convolution, pooling, random, rows, scans, sorting, updates
 from umd_core.recorder import Recorder
 from umd_core.views import View
 
@@ -23,11 +23,20 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "max_pool_index_kernel": pooling.max_pool_index,
     "average_pool_kernel": pooling.average_pool,
     "average_pool_grad_kernel": pooling.average_pool_grad,
+    "random_uniform_kernel": random.uniform,
+    "random_normal_kernel": random.normal,
+    "random_bernoulli_kernel": random.bernoulli,
+    "random_integer_kernel": random.integer,
     "softmax_kernel": rows.softmax,
     "log_softmax_kernel": rows.log_softmax,
     "softmax_grad_kernel": rows.softmax_grad,
     "log_softmax_grad_kernel": rows.log_softmax_grad,
     "normalize_kernel": rows.normalize,
+    "scan_sum_kernel": scans.scan("add"),
+    "scan_prod_kernel": scans.scan("mul"),
+    "scan_max_kernel": scans.scan("max"),
+    "scan_min_kernel": scans.scan("min"),
+    "sort_kernel": sorting.sort,
     "sgd_kernel": updates.sgd,
     "sgd_momentum_kernel": updates.sgd_momentum,
     "adamw_kernel": updates.adamw,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umd_core.kernels import expressions, families
+from umd_core.kernels import along, expressions, families, random
 from umd_core.kernels.expressions import PRIMITIVES
 from umd_core.kernels.geometry import Geometry
 from umd_core.kernels.row import (
@@ -16,7 +16,9 @@ from umd_core.kernels.row import (
     OperandView,
 )
 
-KERNELS: dict[tuple[str, int], KernelRow] = {(row.name, row.abi): row for row in (*expressions.ROWS, *families.ROWS)}
+KERNELS: dict[tuple[str, int], KernelRow] = {
+    (row.name, row.abi): row for row in (*expressions.ROWS, *families.ROWS, *along.ROWS, *random.ROWS)
+}
 """Every row by (name, abi)."""
 
 BY_NAME: dict[str, KernelRow] = {row.name: row for row in sorted(KERNELS.values(), key=lambda row: row.abi)}

@@ -57,7 +57,9 @@ _INDEXED = (Extent("extents", "rank"), Extent("axis"))
 _INDEX_TYPES = (("T", dtypes.ALL), ("I", dtypes.INDEX))
 
 
-def _scatter(name: str, program: str, types: tuple[dtypes.DType, ...], mathematics: str) -> KernelRow:
+def _scatter(
+    name: str, program: str, types: tuple[dtypes.DType, ...], mathematics: str, tolerance: float = 256.0
+) -> KernelRow:
     return KernelRow(
         name=name,
         family="scatter",
@@ -74,7 +76,7 @@ def _scatter(name: str, program: str, types: tuple[dtypes.DType, ...], mathemati
         grid="updates",
         atomic=True,
         status=True,
-        tolerance=256.0,
+        tolerance=tolerance,
         mathematics=mathematics + "; k in [-axis, axis) counts from the end when negative; any other k sets the status "
         "word. Updates apply in row-major order of e.",
     )
@@ -99,6 +101,21 @@ INDEXING = (
     ),
     _scatter("scatter_kernel", "set", dtypes.ALL, "out[e, k] = updates[e] with k = index[e]"),
     _scatter("scatter_add_kernel", "add", dtypes.NUMERIC, "out[e, k] += updates[e] with k = index[e]"),
+    _scatter("scatter_mul_kernel", "mul", dtypes.NUMERIC, "out[e, k] *= updates[e] with k = index[e]"),
+    _scatter(
+        "scatter_max_kernel",
+        "max",
+        dtypes.NUMERIC,
+        "out[e, k] = the larger of out[e, k] and updates[e] with k = index[e], NaN where either is",
+        tolerance=0.0,
+    ),
+    _scatter(
+        "scatter_min_kernel",
+        "min",
+        dtypes.NUMERIC,
+        "out[e, k] = the smaller of out[e, k] and updates[e] with k = index[e], NaN where either is",
+        tolerance=0.0,
+    ),
     KernelRow(
         name="iota_kernel",
         family="iota",

@@ -31,7 +31,7 @@ def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> View:
     places = View(index.buffer, index.dtype, gradient.shape, index.strides + (0,) * inner, index.offset)
     strides = (0,) * index.rank + out.strides[1:] + out.strides[:1]
     target = View(out.buffer, out.dtype, (*gradient.shape, rows), strides, out.offset)
-    recorder.scatter(gradient, places, target, rows, add=True)
+    recorder.scatter(gradient, places, target, rows, combine="add")
     if call.attr("padding_idx") >= 0:
         recorder.fill(out.slice(0, call.attr("padding_idx"), 1), 0)
     return out

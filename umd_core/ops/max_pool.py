@@ -105,7 +105,7 @@ def _emit_grad(recorder: Recorder, call: Call, views: tuple[View, ...]) -> View:
     updates = recorder.reshape(widen(recorder, views[0]), (planes, positions))
     index = recorder.reshape(views[1], (planes, positions))
     places = total.unsqueeze(1).expand((planes, positions, size))
-    recorder.scatter(updates, index, places, size, add=True)
+    recorder.scatter(updates, index, places, size, combine="add")
     return settle(recorder, total, dx)
 
 

@@ -17,6 +17,11 @@ def epsilon(dtype: DType) -> float:
     return float(_finfo(dtype).eps)
 
 
+def smallest(dtype: DType) -> float:
+    """Returns the smallest normal number of a float type."""
+    return float(_finfo(dtype).tiny)
+
+
 def _finfo(dtype: DType) -> Any:
     finfo: Any = ml_dtypes.finfo
     return finfo(dtype.numpy)
@@ -33,18 +38,23 @@ def difference(got: Array, expected: Expected, dtype: DType, tolerance: float) -
         return f"shape {got.shape}, expected {expected.value.shape}"
     if got.size == 0:
         return ""
+    wrong = wrong_elements(got, expected, dtype, tolerance)
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    count = int(wrong.sum())
+    return f"{count} of {got.size} elements differ, first at {list(at)}: {got[at]}, expected {expected.value[at]}"
+
+
+def wrong_elements(got: Array, expected: Expected, dtype: DType, tolerance: float) -> Array:
+    """Returns for each element whether it disagrees, shaped like `got`; see `difference`."""
     if dtype.kind == "b":
         wrong = (np.frombuffer(got.tobytes(), np.uint8).reshape(got.shape) != 0) != expected.value.astype(np.bool_)
     elif dtype.is_integer:
         wrong = got.astype(object) != expected.value
     else:
         wrong = _far(got, expected, dtype, tolerance)
-    wrong = np.asarray(wrong, np.bool_)
-    if not wrong.any():
-        return ""
-    at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    count = int(wrong.sum())
-    return f"{count} of {got.size} elements differ, first at {list(at)}: {got[at]}, expected {expected.value[at]}"
+    return np.asarray(wrong, np.bool_)
 
 
 def _far(got: Array, expected: Expected, dtype: DType, tolerance: float) -> Any:

@@ -23,6 +23,9 @@ STYLES: dict[tuple[str, str], str] = {
     ("elementwise_pow_kernel", "b"): "exponent",
     ("elementwise_cast_kernel", "x"): "wide",
     ("reduce_prod_kernel", "x"): "near_one",
+    ("scatter_mul_kernel", "updates"): "near_one",
+    ("random_bernoulli_kernel", "p"): "chance",
+    ("scan_prod_kernel", "x"): "near_one",
     ("adamw_kernel", "v"): "positive",
     ("adamw_kernel", "lr"): "rate",
     ("adamw_kernel", "step"): "step",
@@ -41,7 +44,7 @@ FIELDS: dict[str, Sequence[Any]] = {
     "beta2": (0.999, 0.75),
 }
 _FLAGS = (0, 1)
-SPECIAL_FAMILIES = {"expression", "reduce", "arg_reduce", "gather", "scatter", "gemm"}
+SPECIAL_FAMILIES = {"expression", "reduce", "arg_reduce", "gather", "scatter", "gemm", "scan", "sort"}
 SPECIAL_KERNELS = {"max_pool_kernel", "max_pool_index_kernel", "softmax_kernel", "log_softmax_kernel"}
 
 
@@ -163,6 +166,8 @@ def make_extents(random: Random, record: KernelRecord, shape: str) -> dict[str, 
     if "axis" in result:
         first = record.row.extents[0].name
         result["axis"] = result["axis"] or (0 if 0 in result[first] else 3)
+    if "count" in result and "length" in result and random.random() < 0.5:
+        result["count"] = result["length"]  # the whole order, not its beginning
     if shape == "empty":
         _empty_one(random, record, result)
     return result

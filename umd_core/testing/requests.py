@@ -95,6 +95,15 @@ def _along_axis(draw: st.DrawFn, count: int) -> Drawn:
     return [shape], {"axis": draw(st.integers(-len(shape), len(shape) - 1))}
 
 
+def _top_k(draw: st.DrawFn, count: int) -> Drawn:
+    (shape,), attributes = _along_axis(draw, count)
+    return [shape], {
+        **attributes,
+        "K": [draw(st.integers(0, shape[attributes["axis"]]))],
+        "largest": draw(st.booleans()),
+    }
+
+
 def _concat(draw: st.DrawFn, count: int) -> Drawn:
     shape = draw(_RANK)
     axis = draw(st.integers(0, len(shape) - 1))
@@ -159,6 +168,7 @@ _HINTS: dict[str, Callable[[st.DrawFn, int], Drawn]] = {
     "MatMul": _matmul, "Gemm": _gemm, "Conv": _conv, "MaxPool": _pool, "AveragePool": _pool,
     "ReduceSum": _reduction, "ReduceMean": _reduction, "ReduceMax": _reduction, "ReduceMin": _reduction,
     "ArgMax": _along_axis, "ArgMin": _along_axis, "Softmax": _along_axis, "LogSoftmax": _along_axis,
+    "CumSum": _along_axis, "CumProd": _along_axis, "TopK": _top_k,
     "Concat": _concat, "Transpose": _transpose, "Reshape": _reshape, "Gather": _gather, "Slice": _slice,
     "Expand": _expand, "Pad": _pad, "Unsqueeze": _unsqueeze, "LayerNormalization": _layer_norm,
     "BatchNormalization": _batch_norm, "Cast": _cast,

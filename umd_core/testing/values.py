@@ -60,6 +60,7 @@ STYLES: dict[str, Callable[[Random, int], Any]] = {
     "wide": _wide,
     "positive": lambda random, count: random.uniform(0.1, 3, count),
     "unit": lambda random, count: random.uniform(-1, 1, count),
+    "chance": lambda random, count: random.uniform(-0.1, 1.1, count),
     "exponent": lambda random, count: random.choice(np.array([-2, -1, 0, 0.5, 1, 2, 3]), count),
     "rate": lambda random, count: random.choice(np.array([0.5, 0.125, 0.001]), count),
     "step": lambda random, count: random.integers(1, 5, count).astype(np.float64),

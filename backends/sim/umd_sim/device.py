@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from umd_core.device import Binding, Caps, FenceValue, Program, SequentialDevice
+from umd_core.device import Binding, Caps, Choice, FenceValue, Program, SequentialDevice
 from umd_core.errors import OutOfMemoryError, UnsupportedError
-from umd_core.kernels import KERNELS, Geometry, KernelRecord
+from umd_core.kernels import KERNELS, Geometry, KernelRecord, KernelRow
 from umd_sim.lowerings import Executable, lowering_of
 from umd_sim.lowerings.layout import bind
 from umd_sim.options import Options
@@ -21,7 +21,7 @@ from umd_sim.scratch import Scratch, aligned
 
 MAX_WORK = 1 << 40
 """Element operations in one launch: minutes of a processor's time."""
-_FLAGS = frozenset(("map", "trim"))
+_FLAGS = frozenset(("explain", "map", "trim"))
 
 
 class SimDevice(SequentialDevice):
@@ -42,6 +42,16 @@ class SimDevice(SequentialDevice):
     def caps(self) -> Caps:
         kernels = {row.name: None for row in KERNELS.values() if lowering_of(row) is not None}
         return Caps(kernels, memory=self._capacity, max_work=MAX_WORK, flags=_FLAGS)
+
+    def implementation(self, row: KernelRow) -> str:
+        """Returns which NumPy lowering runs a kernel; see `Explains`."""
+        lowering = lowering_of(row)
+        return "" if lowering is None else f"NumPy, {lowering.__module__.rpartition('.')[2]}.{lowering.__name__}"
+
+    def explain(self, record: KernelRecord, parameters: bytes) -> Sequence[Choice]:
+        """Returns the lowering that makes a launch; see `Explains`."""
+        found = self.implementation(record.row)
+        return [Choice(found)] if found else []
 
     # memory
 

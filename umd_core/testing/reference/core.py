@@ -10,7 +10,7 @@ import numpy as np
 
 from umd_core.ir import Array
 from umd_core.kernels import KernelRecord
-from umd_core.testing.reference import expressions, families, windows
+from umd_core.testing.reference import along, expressions, families, random, windows
 from umd_core.testing.reference.wide import widen
 
 
@@ -50,8 +50,11 @@ _FAMILIES: dict[str, Callable[..., Mapping[str, tuple[Any, Any]]]] = {
     "scatter": families.scatter,
     "iota": families.iota,
     "gemm": families.gemm,
+    "random": random.random,
     "rows": families.rows,
     "update": families.update,
+    "scan": along.scan,
+    "sort": along.sort,
     "conv": windows.conv,
     "pool": windows.pool,
 }

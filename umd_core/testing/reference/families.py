@@ -125,13 +125,29 @@ def scatter(record: KernelRecord, parameters: Parameters, operands: Operands) ->
         if record.row.program == "set":
             held[place] = updates[e]
             continue
-        held[place] = held[place] + updates[e]
-        scale[place] += float(abs(updates[e])) if dtype.is_float else 0.0
+        held[place] = _SCATTER[record.row.program](held[place], updates[e])
+        scale[place] += float(abs(updates[e])) if dtype.is_float and record.row.program == "add" else 0.0
     value = np.empty(view.shape, operands["out"].dtype)
     scales = np.zeros(view.shape)
     for e, place in at.items():
         value[e], scales[e] = held[place], scale[place]
     return {"out": (wrap(value, dtype) if dtype.is_integer else value, np.where(np.isfinite(scales), scales, 0))}
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return b if b != b or (a == a and b > a) else a
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return b if b != b or (a == a and b < a) else a
+
+
+_SCATTER: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "max": _larger,
+    "min": _smaller,
+}
 
 
 def iota(record: KernelRecord, parameters: Parameters, operands: Operands) -> Results:

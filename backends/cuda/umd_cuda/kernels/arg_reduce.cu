@@ -2,59 +2,59 @@
 // over b by value).
 #include "rows.cuh"
 
-// Whether element (a, at) wins over (b, other): NaN over numbers, then by value, then by position; -1 is no element.
-__device__ inline bool wins(Number a, long long at, Number b, long long other, bool last) {
-  if (at < 0 || other < 0) return other < 0 && at >= 0;
-  const bool a_nan = a != a, b_nan = b != b;
-  if (a_nan != b_nan) return a_nan;
-  if (!a_nan && BEFORE(a, b)) return true;
-  if (!a_nan && BEFORE(b, a)) return false;
-  return last ? at > other : at < other;
+struct Best {
+  Number value;
+  long long at;  // -1: there is no element
+};
+
+// Returns the element that wins: NaN over numbers, then by value, then by position.
+__device__ inline Best better(const Best& a, const Best& b, bool last) {
+  if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
+  const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+  if (a_nan != b_nan) return a_nan ? a : b;
+  if (!a_nan && BEFORE(a.value, b.value)) return a;
+  if (!a_nan && BEFORE(b.value, a.value)) return b;
+  return (last ? a.at > b.at : a.at < b.at) ? a : b;
 }
 
 UMD_SIGNATURE {
   __shared__ Number values[32];
   __shared__ long long positions[32];
-  const Index rows = product(args.outer, OUTER_RANK);
-  const Index length = product(args.inner, INNER_RANK);
+  Best* const found = SCRATCH(Best);
+  const Index rows = ROWS, length = LENGTH, parts = PASS == 1 ? PARTS : 1;
   const bool last = args.select_last != 0;
-  for (Index row = ROWS_FIRST; row < rows; row += ROWS_STEP) {
-    const Offset start = (Offset)args.x_offset + place(row, args.outer, args.x_strides, OUTER_RANK);
-    Number best = 0;
-    long long at = -1;
-    for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number value = NUMBER(x[start + place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]);
-      if (wins(value, (long long)i, best, at, last)) {
-        best = value;
-        at = (long long)i;
-      }
+  for (Index n = ROWS_FIRST; n < rows * parts; n += ROWS_STEP) {
+    const Part part = part_at(n, parts, length);
+    Best best = {0, -1};
+    if (PASS == 2) {
+      for (Index i = threadIdx.x; i < PARTS; i += blockDim.x) best = better(best, found[n * PARTS + i], last);
+    } else {
+      const T* x_row = ROW_START(x, part.row);
+      EACH(x, part, [&](int, Index i, Number v) { best = better(best, Best{v, (long long)i}, last); });
     }
     if (blockDim.x > 1) {
       for (int apart = 16; apart > 0; apart >>= 1) {
-        const Number value = __shfl_xor_sync(0xffffffffu, best, apart);
-        const long long other = __shfl_xor_sync(0xffffffffu, at, apart);
-        if (wins(value, other, best, at, last)) {
-          best = value;
-          at = other;
-        }
+        const Number value = __shfl_xor_sync(0xffffffffu, best.value, apart);
+        const long long at = __shfl_xor_sync(0xffffffffu, best.at, apart);
+        best = better(best, Best{value, at}, last);
       }
     }
     if (blockDim.x > 32) {
       __syncthreads();
       if (threadIdx.x % 32 == 0) {
-        values[threadIdx.x / 32] = best;
-        positions[threadIdx.x / 32] = at;
+        values[threadIdx.x / 32] = best.value;
+        positions[threadIdx.x / 32] = best.at;
       }
       __syncthreads();
       for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
-        if (wins(values[warp], positions[warp], best, at, last)) {
-          best = values[warp];
-          at = positions[warp];
-        }
+        best = better(best, Best{values[warp], positions[warp]}, last);
       }
     }
-    if (threadIdx.x == 0) {
-      out[(Offset)args.out_offset + place(row, args.outer, args.out_strides, OUTER_RANK)] = at < 0 ? 0 : at;
+    if (threadIdx.x != 0) continue;
+    if (PASS == 1) {
+      found[n] = best;
+    } else {
+      *ROW_START(out, part.row) = best.at < 0 ? 0 : best.at;
     }
   }
 }

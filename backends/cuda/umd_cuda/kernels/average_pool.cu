@@ -11,8 +11,8 @@ UMD_SIGNATURE {
     const T* x_plane = x + (Offset)args.x_offset + n * (Offset)args.x_strides[0];
     const Index inside = ranges_size(taps);
     Number sum = 0;
-    for (Index t = 0; t < inside; ++t) {
-      tuple_at(t, taps, k);
+    first_tuple(taps, k);
+    for (Index t = 0; t < inside; ++t, next_tuple(taps, k)) {
       for (int axis = 0; axis < SPATIAL; ++axis) {
         i[axis] = o[axis] * STRIDE(axis) - PAD(axis) + k[axis] * DILATION(axis);
       }

@@ -15,8 +15,8 @@ UMD_SIGNATURE {
 #if HAS_INDEX
     long long best = 0;
 #endif
-    for (Index t = 0; t < tap_count; ++t) {
-      tuple_at(t, taps, k);
+    first_tuple(taps, k);
+    for (Index t = 0; t < tap_count; ++t, next_tuple(taps, k)) {
       for (int axis = 0; axis < SPATIAL; ++axis) {
         i[axis] = o[axis] * STRIDE(axis) - PAD(axis) + k[axis] * DILATION(axis);
       }

@@ -1,34 +1,57 @@
 // Normalised rows, their means and reciprocal deviations. Generated: T, S, Number, NUMBER(v), STORE_NUMBER(v), SQRT.
+// The parts' means and squared deviations are put together as by Chan, Golub and LeVeque, "Algorithms for computing the
+// sample variance" (1983).
 #include "rows.cuh"
 #define SUM(a, b) ((a) + (b))
 DEFINE_ROW_REDUCTION(sum_row, Number, SUM)
+DEFINE_FOLD(fold, SUM)
+
+struct Moments {
+  Number middle, squares;  // mean, and sum of squared distances from it
+};
 
 UMD_SIGNATURE {
   __shared__ Number partial[32];
-  const Index rows = product(args.outer, OUTER_RANK);
-  const Index length = product(args.inner, INNER_RANK);
-  for (Index row = ROWS_FIRST; row < rows; row += ROWS_STEP) {
-    const T* x_row = x + (Offset)args.x_offset + place(row, args.outer, args.x_strides, OUTER_RANK);
-    T* y_row = y + (Offset)args.y_offset + place(row, args.outer, args.y_strides, OUTER_RANK);
-    Number total = 0;
-    for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      total += NUMBER(x_row[place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]);
+  Moments* const found = SCRATCH(Moments);
+  const Index rows = ROWS, length = LENGTH, parts = PASS ? PARTS : 1;
+  for (Index n = ROWS_FIRST; n < rows * parts; n += ROWS_STEP) {
+    const Part part = part_at(n, parts, length);
+    const T* x_row = ROW_START(x, part.row);
+    Number middle, squares;
+    if (PASS == 2) {
+      const Moments* of_row = found + part.row * parts;
+      Number total = 0;
+      for (Index i = threadIdx.x; i < parts; i += blockDim.x) {
+        const Part other = part_at(i, parts, length);
+        total += of_row[i].middle * (Number)(other.end - other.begin);
+      }
+      middle = sum_row(total, partial) / (Number)length;
+      total = 0;
+      for (Index i = threadIdx.x; i < parts; i += blockDim.x) {
+        const Part other = part_at(i, parts, length);
+        const Number apart = of_row[i].middle - middle;
+        total += of_row[i].squares + apart * apart * (Number)(other.end - other.begin);
+      }
+      squares = sum_row(total, partial);
+    } else {
+      const Index count = part.end - part.begin;
+      Lanes totals(0);
+      EACH(x, part, [&](int j, Index, Number v) { totals.v[j] += v; });
+      middle = sum_row(fold(totals.v), partial) / (Number)(PASS && count == 0 ? 1 : count);
+      Lanes sums(0);
+      EACH(x, part, [&](int j, Index, Number v) { sums.v[j] += (v - middle) * (v - middle); });
+      squares = sum_row(fold(sums.v), partial);
+      if (PASS == 1) {
+        if (threadIdx.x == 0) found[n] = Moments{middle, squares};
+        continue;
+      }
     }
-    const Number middle = sum_row(total, partial) / (Number)length;
-    total = 0;
-    for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number apart = NUMBER(x_row[place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]) - middle;
-      total += apart * apart;
-    }
-    const Number variance = sum_row(total, partial) / (Number)length;
-    const Number scale = (Number)1 / SQRT(variance + (Number)args.epsilon);
-    for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number value = NUMBER(x_row[place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]);
-      y_row[place(i, args.inner, args.y_strides + OUTER_RANK, INNER_RANK)] = STORE_NUMBER((value - middle) * scale);
-    }
-    if (threadIdx.x == 0) {
-      mean[(Offset)args.mean_offset + place(row, args.outer, args.mean_strides, OUTER_RANK)] = (S)middle;
-      rstd[(Offset)args.rstd_offset + place(row, args.outer, args.rstd_strides, OUTER_RANK)] = (S)scale;
+    const Number scale = (Number)1 / SQRT(squares / (Number)length + (Number)args.epsilon);
+    T* y_row = ROW_START(y, part.row);
+    TRANSFORM(x, y, part, [&](int, Index, Number v) { return (v - middle) * scale; });
+    if (threadIdx.x == 0 && n == part.row * parts) {
+      *ROW_START(mean, part.row) = (S)middle;
+      *ROW_START(rstd, part.row) = (S)scale;
     }
   }
 }

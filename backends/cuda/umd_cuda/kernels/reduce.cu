@@ -2,24 +2,30 @@
 // result over nothing), IS_MEAN, COMBINE(a, b).
 #include "rows.cuh"
 DEFINE_ROW_REDUCTION(combine_row, Number, COMBINE)
+DEFINE_FOLD(fold, COMBINE)
 
 UMD_SIGNATURE {
   __shared__ Number partial[32];
-  const Index rows = product(args.outer, OUTER_RANK);
-  const Index length = product(args.inner, INNER_RANK);
-  for (Index row = ROWS_FIRST; row < rows; row += ROWS_STEP) {
-    const Offset start = (Offset)args.x_offset + place(row, args.outer, args.x_strides, OUTER_RANK);
-    Number total = FIRST;
-    for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number value = NUMBER(x[start + place(i, args.inner, args.x_strides + OUTER_RANK, INNER_RANK)]);
-      total = COMBINE(total, value);
+  Number* const found = SCRATCH(Number);
+  const Index rows = ROWS, length = LENGTH, parts = PASS == 1 ? PARTS : 1;
+  for (Index n = ROWS_FIRST; n < rows * parts; n += ROWS_STEP) {
+    const Part part = part_at(n, parts, length);
+    Lanes totals(FIRST);
+    if (PASS == 2) {
+      for (Index i = threadIdx.x; i < PARTS; i += blockDim.x) totals.v[0] = COMBINE(totals.v[0], found[n * PARTS + i]);
+    } else {
+      const T* x_row = ROW_START(x, part.row);
+      EACH(x, part, [&](int j, Index, Number v) { totals.v[j] = COMBINE(totals.v[j], v); });
     }
-    total = combine_row(total, partial);
-    if (threadIdx.x == 0) {
+    Number total = combine_row(fold(totals.v), partial);
+    if (threadIdx.x != 0) continue;
+    if (PASS == 1) {
+      found[n] = total;
+      continue;
+    }
 #if IS_MEAN
-      total = total / (Number)length;
+    total = total / (Number)length;
 #endif
-      out[(Offset)args.out_offset + place(row, args.outer, args.out_strides, OUTER_RANK)] = STORE_NUMBER(total);
-    }
+    *ROW_START(out, part.row) = STORE_NUMBER(total);
   }
 }

@@ -2,7 +2,8 @@
 // elements (when the box of those extents and the axis is injective): these extents are spread over invocations. The
 // other extents are walked in row-major order by one invocation, so that the last update wins, and sums are formed, in
 // the order of the table. The axis is cut into parts, each with invocations of its own.
-// Generated: T, I, Number, NUMBER(v), STORE_NUMBER(v), IS_ADD, ROUNDS (T is narrower than Number: a sum is rounded once).
+// Generated: T, I, COMBINES; where updates meet what is there also Number, NUMBER(v), STORE_NUMBER(v), COMBINE(a, b) and
+// ROUNDS (T is narrower than Number: a sum or product is rounded once).
 #include "indexed.cuh"
 #define MOST_PARTS 32
 
@@ -63,20 +64,22 @@ UMD_SIGNATURE {
     for (Index turn = 0; turn < turns; ++turn) {
       const Offset at = target(turn);
       if (at < 0) continue;
-#if IS_ADD && ROUNDS
+#if COMBINES && ROUNDS
       bool done = false;
       for (Index before = 0; before < turn && !done; ++before) done = target(before) == at;
       if (done) continue;
-      Number sum = NUMBER(out[at]);
+      Number held = NUMBER(out[at]);
       for (Index later = turn; later < turns; ++later) {
         if (target(later) == at) {
-          sum += NUMBER(updates[updates_lane + place(later, walk.extents, args.updates_strides, RANK)]);
+          const Number update = NUMBER(updates[updates_lane + place(later, walk.extents, args.updates_strides, RANK)]);
+          held = COMBINE(held, update);
         }
       }
-      out[at] = STORE_NUMBER(sum);
-#elif IS_ADD
-      const T update = updates[updates_lane + place(turn, walk.extents, args.updates_strides, RANK)];
-      out[at] = STORE_NUMBER(NUMBER(out[at]) + NUMBER(update));
+      out[at] = STORE_NUMBER(held);
+#elif COMBINES
+      const Number held = NUMBER(out[at]);
+      const Number update = NUMBER(updates[updates_lane + place(turn, walk.extents, args.updates_strides, RANK)]);
+      out[at] = STORE_NUMBER(COMBINE(held, update));
 #else
       out[at] = updates[updates_lane + place(turn, walk.extents, args.updates_strides, RANK)];
 #endif

@@ -2,34 +2,39 @@
 #include "rows.cuh"
 #define SUM(a, b) ((a) + (b))
 DEFINE_ROW_REDUCTION(sum_row, Number, SUM)
+DEFINE_FOLD(fold, SUM)
 
 UMD_SIGNATURE {
   __shared__ Number partial[32];
-  const Index rows = product(args.outer, OUTER_RANK);
-  const Index length = product(args.inner, INNER_RANK);
-  for (Index row = ROWS_FIRST; row < rows; row += ROWS_STEP) {
-    const T* dy_row = dy + (Offset)args.dy_offset + place(row, args.outer, args.dy_strides, OUTER_RANK);
-    const T* y_row = y + (Offset)args.y_offset + place(row, args.outer, args.y_strides, OUTER_RANK);
-    T* dx_row = dx + (Offset)args.dx_offset + place(row, args.outer, args.dx_strides, OUTER_RANK);
-    Number total = 0;
-    for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number slope = NUMBER(dy_row[place(i, args.inner, args.dy_strides + OUTER_RANK, INNER_RANK)]);
+  Number* const found = SCRATCH(Number);
+  const Index rows = ROWS, length = LENGTH, parts = PASS ? PARTS : 1;
+  for (Index n = ROWS_FIRST; n < rows * parts; n += ROWS_STEP) {
+    const Part part = part_at(n, parts, length);
+    const T* dy_row = ROW_START(dy, part.row);
+    const T* y_row = ROW_START(y, part.row);
+    T* dx_row = ROW_START(dx, part.row);
+    Lanes totals(0);
+    if (PASS == 2) {
+      for (Index i = threadIdx.x; i < parts; i += blockDim.x) totals.v[0] += found[part.row * parts + i];
+    } else {
 #if IS_LOG
-      total += slope;
+      EACH(dy, part, [&](int j, Index, Number slope) { totals.v[j] += slope; });
 #else
-      total += slope * NUMBER(y_row[place(i, args.inner, args.y_strides + OUTER_RANK, INNER_RANK)]);
+      EACH(dy, part, [&](int j, Index i, Number slope) { totals.v[j] += slope * NUMBER(y_row[INNER(y, i)]); });
 #endif
     }
-    total = sum_row(total, partial);
-    for (Index i = threadIdx.x; i < length; i += blockDim.x) {
-      const Number slope = NUMBER(dy_row[place(i, args.inner, args.dy_strides + OUTER_RANK, INNER_RANK)]);
-      const Number value = NUMBER(y_row[place(i, args.inner, args.y_strides + OUTER_RANK, INNER_RANK)]);
-#if IS_LOG
-      const Number result = slope - EXP(value) * total;
-#else
-      const Number result = value * (slope - total);
-#endif
-      dx_row[place(i, args.inner, args.dx_strides + OUTER_RANK, INNER_RANK)] = STORE_NUMBER(result);
+    const Number total = sum_row(fold(totals.v), partial);
+    if (PASS == 1) {
+      if (threadIdx.x == 0) found[n] = total;
+      continue;
     }
+    TRANSFORM(dy, dx, part, [&](int, Index i, Number slope) {
+      const Number value = NUMBER(y_row[INNER(y, i)]);
+#if IS_LOG
+      return slope - EXP(value) * total;
+#else
+      return value * (slope - total);
+#endif
+    });
   }
 }

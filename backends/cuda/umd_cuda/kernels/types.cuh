@@ -58,6 +58,21 @@ __device__ __forceinline__ bool is_scalar(const unsigned long long* extents, con
   return scalar;
 }
 
+// The smaller of two counts.
+__device__ __forceinline__ Index least(Index a, Index b) { return a < b ? a : b; }
+
+// A planned kernel is launched once a pass. args.pass holds its number and, above 8 bits, into how many parts work is
+// cut. Pass 0 is the whole work in one launch, right for any grid and block; the others share args.scratch.
+#if PLANNED
+#define PASS ((unsigned)(args.pass & 255))
+#define PARTS ((Index)(args.pass >> 8))
+#define SCRATCH(type) reinterpret_cast<type*>(args.scratch)
+#else
+#define PASS 0u
+#define PARTS ((Index)1)
+#define SCRATCH(type) static_cast<type*>(nullptr)
+#endif
+
 // This invocation's number in the grid, and how many there are.
 #define INVOCATION ((Index)blockIdx.x * blockDim.x + threadIdx.x)
 #define INVOCATIONS ((Index)gridDim.x * blockDim.x)

@@ -12,8 +12,11 @@ from umd_sim.lowerings import (
     gemm,
     indexing,
     pooling,
+    random,
     reduction,
     rows,
+    scan,
+    sorting,
     updates,
 )
 from umd_sim.lowerings.layout import Executable
@@ -33,7 +36,10 @@ LOWERINGS: dict[str, Lowering] = {
     "conv_input_grad_kernel": convolution.lower_input_grad,
     "conv_weight_grad_kernel": convolution.lower_weight_grad,
     "pool": pooling.lower,
+    "random": random.lower,
     "rows": rows.lower,
+    "scan": scan.lower,
+    "sort": sorting.lower,
     "update": updates.lower,
 }
 """By kernel, or by family where its rows share a lowering."""

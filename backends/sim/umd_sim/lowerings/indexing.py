@@ -170,8 +170,8 @@ def lower_scatter(record: KernelRecord, parameters: bytes) -> Executable:
         raw = np.dtype(f"u{launch.dtype('out').size}")
         views = [view if i == 1 else view._replace(dtype=raw) for i, view in enumerate(views)]
         return Executable(tuple(views), running(_scatter, geometry))
-    add = _scatter_add_half if launch.dtype("out") in HALVES else _scatter_add
-    return Executable(tuple(views), running(add, geometry))
+    combined = _combined_halves if launch.dtype("out") in HALVES else _combined
+    return Executable(tuple(views), running(combined, _COMBINE[record.row.program], geometry))
 
 
 def _scatter(geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch) -> None:
@@ -185,18 +185,26 @@ def _flattened(positions: Array, shape: tuple[int, ...]) -> Array:
     return positions.reshape(-1)
 
 
-def _scatter_add(geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch) -> None:
+_COMBINE: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+"""By program: what an update and the element that it reaches become."""
+
+
+def _combined(
+    combine: np.ufunc, geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch
+) -> None:
     positions = _positions(checked(index, geometry), geometry, scratch)
-    np.add.at(flat, _flattened(positions, updates.shape), updates.reshape(-1))
+    combine.at(flat, _flattened(positions, updates.shape), updates.reshape(-1))
 
 
-def _scatter_add_half(geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch) -> None:
-    """Adds in float32 and rounds each element that an update reached once."""
+def _combined_halves(
+    combine: np.ufunc, geometry: Indexed, flat: Array, index: Array, updates: Array, scratch: Scratch
+) -> None:
+    """Combines in float32 and rounds each element that an update reached once."""
     positions = _flattened(_positions(checked(index, geometry), geometry, scratch), updates.shape)
     reached, ranks = np.unique(positions, return_inverse=True)
-    sums = flat[reached].astype(FLOAT32)
-    np.add.at(sums, ranks, updates.reshape(-1).astype(FLOAT32))
-    flat[reached] = sums.astype(flat.dtype)
+    wide = flat[reached].astype(FLOAT32)
+    combine.at(wide, ranks, updates.reshape(-1).astype(FLOAT32))
+    flat[reached] = wide.astype(flat.dtype)
 
 
 def lower_iota(record: KernelRecord, parameters: bytes) -> Executable:

@@ -65,14 +65,14 @@ def lower(record: KernelRecord, parameters: bytes) -> Executable:
     out = launch.view("out", rows.outer, out_strides)
     program, dtype = record.row.program, launch.dtype("x")
     if 0 in rows.inner:
-        return Executable((out,), filling(_identity(program, dtype)))
+        return Executable((out,), filling(identity(program, dtype)))
     x = launch.view("x", rows.outer + rows.inner, rows.strides)
     if not rows.inner:
         return Executable((x, out), _bind_convert)
     return Executable((x, out), functools.partial(_bind, _plan(program, dtype, rows)))
 
 
-def _identity(program: str, dtype: DType) -> Any:
+def identity(program: str, dtype: DType) -> Any:
     """Returns the result over no elements."""
     if program in ("max", "min"):
         least = program == "max"
