@@ -29,6 +29,7 @@ PACKAGES = {
     "umd_cuda": ROOT / "backends/cuda/umd_cuda",
     "umd_sim": ROOT / "backends/sim/umd_sim",
     "umd_grpc": ROOT / "adapters/umd_grpc",
+    "umd_model": ROOT / "adapters/umd_model",
     "umd_torch": ROOT / "adapters/umd_torch",
     "umd_cli": ROOT / "adapters/umd_cli",
 }
