@@ -225,6 +225,20 @@ class DecodeError(UmdError):
         )
 
 
+class CaptureError(UmdError):
+    """A folder that is not a capture, or a damaged one. Facts: `file`, `rule`, `detail`, `line` (1-based, 0: none)."""
+
+    status = Status.BAD_BYTES
+    file: str
+    rule: str
+    detail: str
+    line: int
+
+    def __init__(self, file: str, rule: str, detail: str, *, line: int = 0) -> None:
+        where = f"{file} line {line}" if line else file
+        super().__init__(f"{where}: rule {rule}: {detail}", file=file, rule=rule, detail=detail, line=line)
+
+
 class StaleHandleError(UmdError):
     """A handle, buffer or program that no longer (or never) existed. Facts: `what`, `handle`."""
 
@@ -314,6 +328,18 @@ class DeviceLostError(UmdError):
         super().__init__(f"{device} is lost: {reason}", device=device, reason=reason)
 
 
+class ConfigError(UmdError):
+    """Settings that cannot be used. Facts: `file` ("" for flags), `problems` (a line each)."""
+
+    status = Status.ATTRIBUTE
+    file: str
+    problems: Sequence[str]
+
+    def __init__(self, file: str, problems: Sequence[str]) -> None:
+        where = f"{file}: " if file else ""
+        super().__init__(where + "; ".join(problems), file=file, problems=tuple(problems))
+
+
 class QuotaError(UmdError):
     """An identity's quota is used up. Facts: `what`, `limit`, `retry_after_seconds`."""
 
@@ -332,6 +358,7 @@ class NotAuthorisedError(UmdError):
     """The caller may not do this. Facts: `what`."""
 
     status = Status.NOT_AUTHORISED
+    what: str
 
     def __init__(self, what: str) -> None:
         super().__init__(f"not authorised: {what}", what=what)

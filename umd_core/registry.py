@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -241,12 +242,18 @@ def registry() -> Registry:
 def open_device(name: str) -> Device:
     """Returns a device, opened anew: "sim:0", "grpc://host:50051/sim:0", or a priority list "mine:0,sim:0".
 
-    What stands before the first colon names the backend, what follows goes to it.
+    What stands before the first colon names the backend, what follows goes to it. With `UMD_CAPTURE=DIR` in the
+    environment, everything that the device is asked to do is written into a folder under DIR (docs/bring-up.md).
 
     Raises:
         UnsupportedError: no such backend, or it cannot open the device.
     """
-    return registry().open(name)
+    device = registry().open(name)
+    if not os.environ.get("UMD_CAPTURE"):
+        return device
+    from umd_core.capture.environment import captured  # noqa: PLC0415  # few runs are captured
+
+    return captured(device)
 
 
 def devices(timeout: float = PROBE_SECONDS) -> list[DeviceEntry]:

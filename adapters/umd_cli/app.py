@@ -9,15 +9,23 @@ from typing import Annotated
 import typer
 
 from umd_cli.commands import (
+    capture,
     check,
+    compare,
+    config,
     conformance,
     demo,
     devices,
     diff,
     dis,
+    join,
     kernels,
     ops,
+    replay,
+    run,
     serve,
+    token,
+    top,
     translate,
     verify,
 )
@@ -27,15 +35,26 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "check": check.check,
     "serve": serve.serve,
+    "top": top.top,
+    "join": join.join,
     "devices": devices.devices,
     "ops": ops.ops,
     "kernels": kernels.kernels,
+    "run": run.run,
     "translate": translate.translate,
     "dis": dis.dis,
     "verify": verify.verify,
     "diff": diff.diff,
     "conformance": conformance.conformance,
+    "capture": capture.capture,
+    "replay": replay.replay,
+    "compare": compare.compare,
 }
+GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "token": ("Who may use a server, and how much of it.", token.COMMANDS),
+    "config": ("Configuration files of a server.", config.COMMANDS),
+}
+"""Commands with commands of their own: what they are about, and those."""
 
 app = typer.Typer(
     name="umd",
@@ -88,6 +107,11 @@ def _add_plugin(entry: EntryPoint) -> None:
 
 for _name, _command in COMMANDS.items():
     app.command(_name)(reported(_command))
+for _name, (_help, _commands) in GROUPS.items():
+    _group = typer.Typer(name=_name, help=_help, no_args_is_help=True)
+    for _own, _command in _commands.items():
+        _group.command(_own)(reported(_command))
+    app.add_typer(_group)
 for _entry in entry_points(group="umd.commands"):
-    if _entry.name not in COMMANDS:
+    if _entry.name not in COMMANDS and _entry.name not in GROUPS:
         _add_plugin(_entry)

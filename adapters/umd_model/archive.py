@@ -17,7 +17,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
@@ -60,7 +60,7 @@ def _write(model: Model, archive: zipfile.ZipFile) -> None:
 
     member(MANIFEST, json.dumps(_manifest(model), indent=1).encode())
     member(GRAPH, write_graph(model.graph).SerializeToString(deterministic=True))
-    weights = {name: np.ascontiguousarray(weight) for name, weight in model.weights.items()}
+    weights = {name: np.ascontiguousarray(w).reshape(w.shape) for name, w in model.weights.items()}
     member(WEIGHTS, save_weights(weights))
     for digest, program in model.programs.items():
         member(f"{PROGRAMS}{digest}.umdcmd", program)
@@ -87,15 +87,21 @@ def load(path: str | Path) -> Model:
     """Reads a model.
 
     Raises:
+        OSError: the file cannot be opened.
         DecodeError: the file is no model, or damaged.
         LimitError: a member is larger than any model's.
     """
+    with open(path, "rb") as file:
+        return _load(file, path)
+
+
+def _load(file: BinaryIO, path: str | Path) -> Model:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             return _read(archive)
     except UmdError:
         raise
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise _bad(f"{path} is no model file: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise _bad(f"{path} is damaged: {type(error).__name__}: {error}") from error

@@ -55,6 +55,8 @@ def rebuilt(graph: Graph, change: Callable[[Path, int], int]) -> Graph:
 
 def _desc(desc: TensorDesc, path: Path, change: Callable[[Path, int], int]) -> TensorDesc:
     shape = [change((*path, "shape", axis), extent) for axis, extent in enumerate(desc.shape)]
+    if desc.is_contiguous:
+        return TensorDesc(desc.dtype, shape)
     strides = [change((*path, "stride", axis), stride) for axis, stride in enumerate(desc.strides)]
     return TensorDesc(desc.dtype, shape, strides, desc.element_offset)
 

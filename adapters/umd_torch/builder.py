@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from umd_core.ir import Array, Graph, TensorDesc
 from umd_core.ops import op_template
 
 Shape = tuple[int, ...]
+SEED = "random:seed"
+"""Name of the input that holds the seed of a call's random numbers; no node and no parameter has such a name."""
 _DTYPES: dict[torch.dtype, DType] = {}
 
 
@@ -54,16 +57,23 @@ class Promise(NamedTuple):
 class Builder:
     """Adds ops to a graph. The same op on the same values is added once.
 
+    `declare_seed` declares the input that holds the seed; it is called once, when the first random op comes.
+
     Attributes:
         graph: what is being built.
         promises: what torch says the node returns that is being lowered, one per result.
+        open_sizes: whether the graph has to have the same ops for other sizes.
         row_major: whether the node's first tensor is known to fill its storage in row-major order from the start.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, declare_seed: Callable[[], Value]) -> None:
         self.graph = graph
+        self._declare_seed = declare_seed
+        self._seed: Value | None = None
+        self._draws = 0
+        self._fixed: tuple[Value, Value] | None = None
         self.promises: tuple[Promise, ...] = ()
-        self.row_major = False
+        self.row_major = self.open_sizes = False
         self._name = ""
         self._source = ""
         self._seen: dict[Any, tuple[Value, ...]] = {}
@@ -100,6 +110,8 @@ class Builder:
         """Returns a value that is known now and becomes part of the program."""
         array = np.ascontiguousarray(value).reshape(value.shape)
         dtype = dtypes.dtype(array.dtype)
+        if self.open_sizes and array.ndim:  # lists that are equal for these sizes differ for others
+            return Value(self.graph.constant(array), dtype, array.shape)
         key = (dtype.code, array.shape, array.tobytes())
         found = self._scalars.get(key)
         if found is None:
@@ -116,6 +128,25 @@ class Builder:
     def ints(self, values: Sequence[int]) -> Value:
         """Returns a 1-d int64 constant, as static inputs want it."""
         return self.constant(np.asarray([int(v) for v in values], np.int64))
+
+    def keys(self) -> tuple[Value, Value]:
+        """Returns seed and offset of one more random tensor: the call's seed, and an offset that no other has."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._seed is None:
+            self._seed = self._declare_seed()
+        offset = self.scalar(self._draws, dtypes.int64)
+        self._draws += 1
+        return self._seed, offset
+
+    @contextlib.contextmanager
+    def drawing(self, keys: tuple[Value, Value], promises: tuple[Promise, ...]) -> Generator[None]:
+        """Within the block one random tensor is made by these keys, and torch promises this of it."""
+        before, self._fixed, self.promises = self.promises, keys, promises
+        try:
+            yield
+        finally:
+            self._fixed, self.promises = None, before
 
     # ops
 
@@ -218,4 +249,4 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank if rank else 0
 
 
-__all__ = ["Builder", "Promise", "Shape", "UmdError", "Value", "axis_of", "from_torch"]
+__all__ = ["SEED", "Builder", "Promise", "Shape", "UmdError", "Value", "axis_of", "from_torch"]

@@ -23,6 +23,7 @@ KEPT: tuple[Any, ...] = (
 """What the core decompositions would take apart although there is one op for it; and the flash attention, whose
 decomposition gives wrong gradients (attention is traced as plain matrix products instead)."""
 
+KEPT_OVERLOADS = tuple(getattr(packet, name) for packet in KEPT for name in packet.overloads())
 
 MORE = (aten.linalg_vector_norm, aten._native_batch_norm_legit, aten.native_batch_norm)
 """What the core decompositions leave whole, and would be a lowering of many ops here."""
@@ -32,9 +33,8 @@ MORE = (aten.linalg_vector_norm, aten._native_batch_norm_legit, aten.native_batc
 def decompositions() -> dict[Any, Any]:
     """Returns torch's core decompositions without those in KEPT, those of MORE, and those of fused attention layers."""
     table: dict[Any, Any] = {**get_decompositions(MORE), **core_aten_decompositions()}
-    for packet in KEPT:
-        for name in packet.overloads():
-            table.pop(getattr(packet, name), None)
+    for overload in KEPT_OVERLOADS:
+        table.pop(overload, None)
     return {**table, **attention.DECOMPOSITIONS, aten._adaptive_avg_pool2d.default: _adaptive_average}
 
 
