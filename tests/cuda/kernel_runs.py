@@ -15,9 +15,9 @@ from umd_core.ir import Array
 from umd_core.kernels import BY_NAME, KernelRecord, KernelRow
 from umd_core.kernels.geometry import Flat
 from umd_core.testing.compare import difference
-from umd_core.testing.launches import LAYOUTS, SHAPES, Launch, Plan, build, type_arguments
+from umd_core.testing.launches import LAYOUTS, SHAPES, Launch, Piece, Plan, build, type_arguments
 from umd_core.testing.reference import reference
-from umd_cuda import host
+from umd_cuda import host, plans
 from umd_cuda.geometry import Geometry, launch_geometry
 from umd_cuda.host import toolchain
 from umd_cuda.sources import KernelSource, source_for
@@ -62,17 +62,40 @@ def launches_of(row: KernelRow, types: Sequence[DType], seed: int = 0, count: in
     return [build(random, row, types, plan) for plan in plans]
 
 
+def launch_of(
+    name: str, types: Sequence[DType], arrays: Sequence[Array], sizes: Sequence[int] | None = None, **parameters: Any
+) -> Launch:
+    """Returns a launch over whole arrays, one per operand; the same array twice means in place."""
+    row = BY_NAME[name]
+    sizes = [allowed[0] for _, allowed in row.sizes] if sizes is None else sizes
+    record = with_sizes(row, sizes).record(types, sizes)
+    memories: list[Array] = []
+    pieces: list[Piece] = []
+    for operand, array in zip(row.operands, arrays, strict=True):
+        same = next((i for i, other in enumerate(arrays[: len(pieces)]) if other is array), None)
+        memory = len(memories) if same is None else pieces[same].memory
+        if same is None:
+            memories.append(array.reshape(-1).view(np.uint8))
+        pieces.append(Piece(memory, 0, array.nbytes, (), 0))
+        parameters.setdefault(f"{operand.name}_offset", 0)
+        parameters.setdefault(f"{operand.name}_strides", (1,))
+    return Launch(record, record.pack(**parameters), tuple(memories), tuple(pieces))
+
+
 def run(
     launch: Launch,
     *,
     wide: bool = False,
-    geometry: Callable[[KernelRecord, Flat], Geometry] = launch_geometry,
+    geometry: Callable[[KernelRecord, Flat], Geometry] | None = None,
+    plan: plans.Plan | None = None,
+    planned: bool = True,
+    seed: int = 0,
 ) -> tuple[list[Array], tuple[int, int]]:
     """Returns the memories after a launch, and the status word's code and value.
 
-    Bytes before and after each memory must not change.
+    Bytes before and after each memory, and before and after scratch, must not change.
     """
-    source = source_for(launch.record, wide)
+    source = source_for(launch.record, wide, planned)
     assert source is not None
     entry = function(source)
     fenced = [np.full(memory.size + 2 * RED_ZONE, MARK, np.uint8) for memory in launch.memories]
@@ -83,12 +106,32 @@ def run(
     status = (ctypes.c_uint32 * 4)()
     if launch.record.row.status:
         packed.append(ctypes.c_void_p(ctypes.addressof(status)))
-    grid, block, shared = geometry(launch.record, launch.record.struct.unpack(launch.parameters))
-    entry.launch(grid, block, shared, [*packed, launch.parameters])
-    for memory in fenced:
+    flat = launch.record.struct.unpack(launch.parameters)
+    plan = plan or plan_of(source, launch.record, flat, geometry)
+    scratch = np.full(plan.scratch + 2 * RED_ZONE, MARK, np.uint8)
+    for turn, (grid, block, shared) in plan.passes:
+        parameters = _block(source, launch, scratch.ctypes.data + RED_ZONE, turn)
+        entry.launch(grid, block, shared, [*packed, parameters], seed=seed)
+    for memory in (*fenced, scratch):
         assert (memory[:RED_ZONE] == MARK).all()
         assert (memory[-RED_ZONE:] == MARK).all()
     return inside, (status[0], ctypes.c_int64.from_buffer(status, 8).value)
+
+
+def plan_of(
+    source: KernelSource,
+    record: KernelRecord,
+    flat: Flat,
+    geometry: Callable[[KernelRecord, Flat], Geometry] | None,
+) -> plans.Plan:
+    """Returns the plan of a launch: one pass when the geometry is given, else what a GPU would get."""
+    if source.plan is not None and geometry is None:
+        return source.plan(record, flat)
+    return plans.Plan(0, ((0, (geometry or launch_geometry)(record, flat)),))
+
+
+def _block(source: KernelSource, launch: Launch, scratch: int, turn: int) -> bytes:
+    return launch.parameters if source.plan is None else plans.block_of(launch.parameters, scratch, turn)
 
 
 def disagreements(launch: Launch, memories: Sequence[Array]) -> list[str]:
@@ -105,7 +148,10 @@ def disagreements(launch: Launch, memories: Sequence[Array]) -> list[str]:
 
 
 def findings(
-    launch: Launch, seed: int = 0, geometry: Callable[[KernelRecord, Flat], Geometry] = launch_geometry
+    launch: Launch,
+    seed: int = 0,
+    geometry: Callable[[KernelRecord, Flat], Geometry] | None = None,
+    plan: plans.Plan | None = None,
 ) -> list[str]:
     """Returns what a checked run finds: every operand may touch its own range alone."""
     source = source_for(launch.record)
@@ -123,8 +169,13 @@ def findings(
     if launch.record.row.status:
         packed.append(ctypes.c_void_p(status.ctypes.data))
         ranges.append(host.Range("status", status.ctypes.data, status.nbytes))
-    grid, block, shared = geometry(launch.record, launch.record.struct.unpack(launch.parameters))
-    found = host.check_launch(entry, grid, block, shared, [*packed, launch.parameters], ranges, seed=seed)
+    plan = plan or plan_of(source, launch.record, launch.record.struct.unpack(launch.parameters), geometry)
+    scratch = np.full(max(plan.scratch, 1), MARK, np.uint8)
+    ranges += [host.Range("scratch", scratch.ctypes.data, plan.scratch)] if plan.scratch else []
+    found: list[host.Finding] = []
+    for turn, (grid, block, shared) in plan.passes:
+        parameters = _block(source, launch, scratch.ctypes.data, turn)
+        found += host.check_launch(entry, grid, block, shared, [*packed, parameters], ranges, seed=seed)
     return [*map(str, found), *disagreements(launch, memories)]
 
 

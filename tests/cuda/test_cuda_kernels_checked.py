@@ -15,7 +15,8 @@ KERNELS = (
     "elementwise_multiply_add_kernel", "reduce_sum_kernel", "argmin_kernel", "softmax_kernel", "softmax_grad_kernel",
     "normalize_kernel", "gemm_kernel", "conv_kernel", "conv_input_grad_kernel", "conv_weight_grad_kernel",
     "max_pool_index_kernel", "average_pool_kernel", "average_pool_grad_kernel", "gather_kernel", "scatter_kernel",
-    "scatter_add_kernel", "iota_kernel", "sgd_kernel", "sgd_momentum_kernel", "adamw_kernel",
+    "scatter_add_kernel", "iota_kernel", "sgd_kernel", "sgd_momentum_kernel", "adamw_kernel", "scan_sum_kernel",
+    "sort_kernel",
 )  # fmt: skip
 
 
@@ -29,15 +30,19 @@ def test_nothing_is_found(name: str) -> None:
 
 # kernel, block, what is replaced in its source, by what, and a word of what must be reported
 PLANTED = (
-    ("gemm_kernel", 256, "          __syncthreads();\n#pragma", "#pragma", "race"),
+    ("gemm_kernel", 256, "    __syncthreads();\n    if (more) {", "    if (more) {", "race"),
     ("gemm_kernel", 256, "row < rows && column < columns", "row <= rows && column < columns", "out-of-bounds write"),
     ("elementwise_multiply_add_kernel", 256, "i < count;", "i <= count;", "out-of-bounds"),
     ("reduce_sum_kernel", 64, "__syncthreads(); ", "", "race"),
     ("softmax_kernel", 64, "if (threadIdx.x % 32 == 0) partial", "if (threadIdx.x % 64 == 0) partial", "uninitialised"),
-    ("argmin_kernel", 64, "if (threadIdx.x == 0) {", "{", "race between two writes"),
+    ("argmin_kernel", 64, "if (threadIdx.x != 0) continue;", "", "race between two writes"),
     ("conv_weight_grad_kernel", 64, "x_channel[(Offset)n", "x_channel[(Offset)n + 4096", "out-of-bounds read"),
     ("average_pool_kernel", 64, "args.x_offset + n *", "args.x_offset - 4096 + n *", "out-of-bounds read"),
     ("gather_kernel", 64, "e < count", "e + 1 < count", "differ"),
+    ("scan_sum_kernel", 64, "__syncthreads();\n    if (lane == 31)", "if (lane == 31)", "race"),
+    ("scan_sum_kernel", 64, "if (first + e < walk.length) walk", "walk", "out-of-bounds write"),
+    ("sort_kernel", 64, "__syncthreads();\n  unsigned* own", "unsigned* own", "race"),
+    ("sort_kernel", 64, "shift < BITS;", "shift + SORT_BITS < BITS;", "differ"),
 )
 
 

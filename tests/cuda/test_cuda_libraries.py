@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any
 
@@ -9,17 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.cuda.cuda_samples import recorded
 from tests.cuda.fake_cupy import FakeCupy
+from tests.cuda.kernel_runs import function, has_compiler
 from umd_core import dtypes
 from umd_core.kernels import BY_NAME, KernelRecord
 from umd_core.testing.recording import Recording
 from umd_cuda.cupy_driver import CupyDriver
 from umd_cuda.device import CudaDevice
-from umd_cuda.libraries import LEAST_WORK, Gemm, gemm_for
+from umd_cuda.libraries import LEAST_WORK, ROUTINES, Gemm, gemm_for
 from umd_cuda.options import Options
 from umd_cuda.recording import RecordingDriver
+from umd_cuda.sources import launch_geometry, source_for
 
 ROW = BY_NAME["gemm_kernel"]
 NAMES = ("a", "b", "out")
@@ -54,7 +58,8 @@ def test_contiguous_matrices_of_some_size_go_to_blas() -> None:
     assert plain(32, 32, 32, dtypes.float64) is not None
     assert plain(32, 32, 31) is None
     assert plain(1 << 20, 0, 64) is None
-    assert plain(64, 64, 64, dtypes.float16) is None
+    assert plain(64, 64, 64, dtypes.float16) is not None
+    assert plain(64, 64, 64, dtypes.bfloat16) is not None
     assert plain(64, 64, 64, dtypes.int32) is None
     assert plain(LEAST_WORK, 1, 1) is not None
     assert plain(2**31, 1, 1) is None
@@ -88,7 +93,7 @@ def test_a_batch_must_be_one_walk() -> None:
 @st.composite
 def products(draw: st.DrawFn) -> tuple[KernelRecord, list[Any], tuple[int, ...], tuple[int, int, int]]:
     """Returns a product whose operands are plain, transposed or padded, in a batch that may share one of them."""
-    record = record_of(draw(st.sampled_from((dtypes.float32, dtypes.float64))))
+    record = record_of(draw(st.sampled_from(tuple(ROUTINES))))
     batch = draw(st.sampled_from(((), (1,), (3,), (2, 2))))
     m, n, k = (draw(st.sampled_from((1, 2, 33, 64))) for _ in range(3))
     places = {}
@@ -111,6 +116,13 @@ def test_blas_computes_what_the_kernel_is_to(product: Any, seed: int) -> None:
     gemm = gemm_for(record, flat)
     if gemm is None:
         return
+    left, right, out = blas_of(record, flat, gemm, seed)
+    wide = np.float64 if record.types[0] is dtypes.float64 else np.float32
+    np.testing.assert_array_equal(out, (left.astype(wide) @ right.astype(wide)).astype(out.dtype))
+
+
+def blas_of(record: KernelRecord, flat: list[Any], gemm: Gemm, seed: int) -> list[NDArray[Any]]:
+    """Returns the operands' matrices after a product by the library."""
     random = np.random.default_rng(seed)
     numpy_type = record.types[0].numpy
     fake = FakeCupy()
@@ -128,7 +140,27 @@ def test_blas_computes_what_the_kernel_is_to(product: Any, seed: int) -> None:
         assert call is not None
         call()
     assert fake.log[-1] == "gemm"
-    np.testing.assert_array_equal(views[2], views[0] @ views[1])
+    assert fake.math_mode == 0, "the handle is everybody's: its mode is put back"
+    return views
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+@pytest.mark.parametrize("dtype", ROUTINES, ids=lambda dtype: dtype.name)
+def test_blas_and_our_kernel_agree_bit_for_bit_on_small_integers(dtype: dtypes.DType) -> None:
+    record, (m, n, k) = record_of(dtype), (40, 33, 65)
+    places = {"a": (3, dense(2, m, k)), "b": (0, (0, 1, k)), "out": (1, (m * (n + 2), n + 2, 1))}
+    flat = parameters(record, (2,), (m, n, k), **places)
+    gemm = gemm_for(record, flat)
+    assert gemm is not None
+    left, right, out = blas_of(record, flat, gemm, 5)
+    source = source_for(record)
+    assert source is not None
+    ours = np.zeros(2 * m * (n + 2) + 1, out.dtype)
+    pointers = [ctypes.c_void_p(v.ctypes.data - size * v.itemsize) for v, size in ((left, 3), (right, 0))]
+    grid, block, shared = launch_geometry(record, flat)
+    arguments = [*pointers, ctypes.c_void_p(ours.ctypes.data), record.struct.pack(*flat)]
+    function(source).launch(grid, block, shared, arguments)
+    np.testing.assert_array_equal(ours[1:].reshape(2, m, n + 2)[:, :, :n], out.reshape(2, m, n))
 
 
 def product_of(device: CudaDevice, driver: RecordingDriver) -> str:

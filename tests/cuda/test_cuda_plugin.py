@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import json
+import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cuda.fake_cupy import FakeCupy
 from umd_core.device import Available, Unavailable
 from umd_core.errors import AttributeValueError, UnsupportedError
 from umd_core.registry import Registry
@@ -143,6 +148,77 @@ def test_without_a_compiler_the_processor_is_no_device(monkeypatch: pytest.Monke
     assert plugin.probe_cpu() == Unavailable("no C++ compiler is installed: apt install g++")
     with pytest.raises(UnsupportedError, match=r"cuda-cpu:0: cannot be opened: no C\+\+ compiler"):
         plugin.open_cpu("0")
+
+
+class Finder:
+    """Plays cuda.pathfinder, with which CuPy looks for NVIDIA's libraries."""
+
+    def __init__(self, there: bool) -> None:
+        self._there = there
+
+    def load_nvidia_dynamic_lib(self, name: str) -> None:
+        assert name == "nvrtc"
+        if not self._there:
+            raise RuntimeError('Failure finding "libnvrtc.so.13"')
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_without_nvrtc_no_gpu_is_listed(machine: Any, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", Finder(there))
+    lacking = Unavailable("no CUDA compiler (NVRTC) is found: pip install 'umd-runtime[cuda]'")
+    assert machine(Library(), cupy_cuda13x="14.2.0") == (Available(("GPU A", "GPU B")) if there else lacking)
+
+
+OPENING = {
+    35: r"cuda:0: cannot be opened: CUDARuntimeError: cudaError 35; nvidia-smi .* too old has to be updated",
+    2: r"cuda:0: cannot be opened: cudaError 2; nvidia-smi",
+    46: r"cuda:0: cannot be opened: .*the device is busy or unavailable",
+}
+
+
+@pytest.mark.parametrize("status", OPENING)
+def test_a_gpu_that_does_not_start_is_an_error_that_says_why(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int
+) -> None:
+    machine(Library(), cupy_cuda13x="14.2.0")
+    cupy = FakeCupy()
+    cupy.fail["stream"] = status
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    with pytest.raises(UnsupportedError, match=OPENING[status]):
+        plugin.open_cuda("0")
+    device = plugin.open_cuda("1?queues=2&memory=1MiB")
+    assert device.name == "cuda:1"
+    device.close()
+
+
+def test_a_compiler_that_is_not_found_at_opening_is_said(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing() -> None:
+        raise RuntimeError('Failure finding "libnvrtc.so.13": No such file')
+
+    machine(Library(), cupy_cuda13x="14.2.0")
+    cupy = FakeCupy()
+    cupy.cuda.nvrtc.getVersion = missing
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    with pytest.raises(UnsupportedError, match=r"no CUDA compiler: pip install 'umd-runtime\[cuda\]'"):
+        plugin.open_cuda("0")
+
+
+def test_what_is_missing_is_listed_and_hides_no_other_backend(tmp_path: Path) -> None:
+    """`umd devices` where there is neither a GPU nor a compiler."""
+    command = [sys.executable, "-m", "umd_cli", "devices", "--json"]
+    environment = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    found = {entry["name"]: entry for entry in json.loads(result.stdout)}
+    assert not found["cuda"]["available"]
+    assert "install" in found["cuda"]["detail"]
+    assert found["sim:0"]["available"]
+    if importlib.util.find_spec("ziglang") is None:
+        assert not found["cuda-cpu"]["available"]
+        assert "install g++" in found["cuda-cpu"]["detail"]
 
 
 @pytest.mark.parametrize("opens", [plugin.open_cuda, plugin.open_cpu])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +16,12 @@ import pytest
 
 import umd_core as umd
 from tests.cuda.cuda_samples import ADD, SIZE, adding
+from umd_core import dtypes
 from umd_core.device import Binding
-from umd_core.errors import IndexRangeError, OutOfMemoryError, PoisonedError, Status, UmdError
+from umd_core.errors import IndexRangeError, OutOfMemoryError, PoisonedError, Status
 from umd_core.kernels import KernelRecord
 from umd_core.kernels.geometry import Flat
-from umd_cuda import host, sources
+from umd_cuda import disk, host, sources
 from umd_cuda.device import CudaDevice
 from umd_cuda.driver import DriverMemoryError, Geometry
 from umd_cuda.host_driver import HostDriver, describe_compiler
@@ -67,7 +71,7 @@ def test_a_launch_gets_pointers_and_a_struct(driver: HostDriver) -> None:
 
 def test_the_driver_has_no_blas_and_captures_nothing(driver: HostDriver) -> None:
     matrix = Matrix(0, 0, False, 1, 0)
-    assert driver.gemm(Gemm("s", 1, 1, 1, 1, matrix, matrix, matrix), [0]) is None
+    assert driver.gemm(Gemm(dtypes.float32, 1, 1, 1, 1, matrix, matrix, matrix), [0]) is None
     driver.begin_capture()
     assert driver.end_capture() is None
 
@@ -161,13 +165,27 @@ def test_a_source_that_does_not_compile_is_an_error_of_load_and_is_tried_again()
     device.close()
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("UMD_CUDA_CACHE", str(tmp_path / "file"))
-    device = CudaDevice(HostDriver(), "cuda-cpu:0")
-    with pytest.raises(UmdError, match=str(tmp_path / "file")):
-        device.load(bytes(adding()))
+@pytest.mark.parametrize("damage", ["a file in its place", "no room"])
+def test_a_cache_that_cannot_be_written_is_named_once_and_kernels_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = tmp_path / "cache"
+    if damage == "no room":
+        monkeypatch.setattr(tempfile, "mkstemp", full)
+    else:
+        folder.write_text("")
+    monkeypatch.setenv("UMD_CUDA_CACHE", str(folder))
+    disk.warn_unkept.cache_clear()
+    device = CudaDevice(HostDriver(("-O1",)), "cuda-cpu:0")
+    x = np.ones(5, np.float32)
+    for op in ("Add", "Sub"):
+        assert device.run(umd.translate(op, [x, x]), [x, x])[0].numpy().tolist() == [2.0 if op == "Add" else 0.0] * 5
     device.close()
+    (record,) = caplog.records
+    assert f"cannot be kept in {folder}: " in record.getMessage()
 
 
 def test_a_second_device_takes_compiled_kernels_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

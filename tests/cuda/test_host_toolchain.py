@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from tests.cuda.host_cases import needs_compiler
 from umd_core.errors import UnsupportedError
-from umd_cuda import host
+from umd_cuda import disk, host
 from umd_cuda.host import toolchain
 
 SOURCE = 'extern "C" __global__ void k(int* x) { x[0] = N; }\n'
@@ -91,25 +92,70 @@ def test_a_compiler_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
     assert found == toolchain.Compiler((str(tmp_path / "clang++"),), "clang++ 99")
 
 
+def _script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_a_compiler_without_half_types_is_passed_over(tmp_path: Path) -> None:
+    for folder in ("one", "both"):
+        (tmp_path / folder).mkdir()
+        _script(tmp_path / folder / "g++", 'case "$*" in *--version) echo "g++ 9";; *) exit 1;; esac')
+    _script(tmp_path / "both" / "clang++", 'echo "clang++ 99"')
+    assert toolchain.find_compiler(str(tmp_path / "both")).version == "clang++ 99"
+    with pytest.raises(host.NoCompilerError, match=r"g\+\+ 12 or clang 15"):
+        toolchain.find_compiler(str(tmp_path / "one"))
+
+
+def test_umd_cxx_names_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = _script(tmp_path / "mine", 'echo "mine $1"')
+    monkeypatch.setenv("UMD_CXX", f"{mine} -DX")
+    assert toolchain.find_compiler() == toolchain.Compiler((str(mine), "-DX"), "mine -DX")
+    monkeypatch.setenv("UMD_CXX", str(tmp_path / "none"))
+    with pytest.raises(host.NoCompilerError, match=r"UMD_CXX is '.*none', which does not work .*; unset it or install"):
+        toolchain.find_compiler()
+
+
 @needs_compiler
-def test_a_full_disk_is_said_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_under_the_cache_is_said_and_done_without(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(host.CacheError) as raised:
-        host.compile(SOURCE, ["-DN=8"])
-    assert raised.value.folder == str(cache)
-    assert "No space left on device" in str(raised.value)
-    assert "UMD_CUDA_CACHE" in str(raised.value)
+    disk.warn_unkept.cache_clear()
+    with monkeypatch.context() as patch, caplog.at_level("WARNING", "umd_cuda"):
+        patch.setattr(os, "replace", full)
+        assert _value(host.compile(SOURCE, ["-DN=8"])) == 8
+        patch.setattr(toolchain, "_compile", None)  # it stays with this process
+        assert _value(host.compile(SOURCE, ["-DN=8"])) == 8
+    (record,) = caplog.records
+    assert f"cannot be kept in {cache}: No space left on device" in record.getMessage()
+    assert "UMD_CUDA_CACHE" in record.getMessage()
+    assert not _libraries(cache)
 
 
 @needs_compiler
-def test_a_cache_that_is_no_folder_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_no_folder_is_said_and_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("UMD_CUDA_CACHE", str(tmp_path / "file"))
-    with pytest.raises(host.CacheError):
-        host.compile(SOURCE, ["-DN=9"])
+    with caplog.at_level("WARNING", "umd_cuda"):
+        assert _value(host.compile(SOURCE, ["-DN=9"])) == 9
+    assert str(tmp_path / "file") in caplog.text
+
+
+@needs_compiler
+def test_no_room_to_compile_in_is_an_error_that_names_the_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    with pytest.raises(host.CacheError, match="set TMPDIR") as raised:
+        host.compile(SOURCE, ["-DN=10"])
+    assert raised.value.folder == tempfile.gettempdir()
 
 
 def test_nvrtcs_options_in_the_host_compilers_spelling() -> None:
@@ -153,3 +199,11 @@ def test_importing_it_loads_no_gpu_library_torch_or_grpc() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=_environment()
     )
     assert answer.stdout.strip() == "[]"
+
+
+def test_clang_is_told_what_it_would_leave_out() -> None:
+    gcc, clang = toolchain.Compiler(("g++",), "g++ 12"), toolchain.Compiler(("c",), "Debian clang version 16.0.6")
+    assert set(clang.flags(True)) - set(gcc.flags(True)) == {
+        "-Xclang", "-no-enable-noundef-analysis", "-mllvm", "-tsan-instrument-read-before-write",
+    }  # fmt: skip
+    assert set(clang.flags(False)) - set(gcc.flags(False)) == {"-Xclang", "-no-enable-noundef-analysis"}

@@ -13,13 +13,11 @@ from umd_core.dtypes import DType
 from umd_core.errors import IndexRangeError
 from umd_core.ir import Array
 from umd_core.kernels import KernelRecord, KernelRow
-from umd_core.testing.compare import epsilon, smallest, wrong_elements
+from umd_core.testing.compare import LARGEST, epsilon, smallest, wrong_elements
 from umd_core.testing.reference import Case, Expected, reference
 
 WORK, WINDOWS, PRODUCTS = 1 << 20, 1 << 16, 1 << 27
 """Element operations up to which the reference is asked: it is slow on purpose."""
-LARGEST = 0.125
-"""No tolerance excuses more, in relation to the numbers: 256 epsilons of bfloat16 would hide a wrong sign."""
 
 
 class Verdict(NamedTuple):

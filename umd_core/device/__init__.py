@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from umd_core.device.composite import CompositeDevice
+from umd_core.device.explanation import Choice, Explains
 from umd_core.device.fence import Fence, SubmissionTicket
 from umd_core.device.order import legal_order
 from umd_core.device.program import Program, Step
@@ -29,9 +30,11 @@ __all__ = [
     "Binding",
     "Buffer",
     "Caps",
+    "Choice",
     "CompositeDevice",
     "Device",
     "DeviceFence",
+    "Explains",
     "Fence",
     "FenceValue",
     "Program",

@@ -12,6 +12,7 @@ from umd_core.device.program import Program
 from umd_core.device.protocol import Binding, Buffer, Caps, FenceValue
 from umd_core.device.sequential import SequentialDevice
 from umd_core.dtypes import DType
+from umd_core.errors import UmdError
 from umd_core.kernels import BY_NAME, Geometry, KernelRecord
 
 _Kernels = dict[str, frozenset[tuple[DType, ...]] | None]
@@ -43,7 +44,8 @@ class CompositeDevice(SequentialDevice):
             for name, types in device.caps().kernels.items():
                 if name in BY_NAME and BY_NAME[name].level == 0:
                     kernels[name] = _union(kernels, name, types)
-        return Caps(kernels, first.memory, first.max_work, first.max_buffer_bytes, first.flags)
+        flags = first.flags - {"explain", "queues"}  # crossings go through the host, one after the other
+        return Caps(kernels, first.memory, first.max_work, first.max_buffer_bytes, flags)
 
     def supports(self, name: str, types: tuple[DType, ...]) -> bool:
         return any(device.supports(name, types) for device in self.devices)
@@ -126,7 +128,12 @@ class CompositeDevice(SequentialDevice):
     ) -> Exception | None:
         # Division by zero, overflow and NaN have defined results; NumPy, under some of the devices, would warn.
         with np.errstate(all="ignore"):
-            return super().perform(program, bindings, words, signals)
+            error = super().perform(program, bindings, words, signals)
+        try:
+            self._first.settle()
+        except UmdError as failed:
+            return error or failed
+        return error
 
     def close(self) -> None:
         super().close()

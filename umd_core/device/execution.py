@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from umd_core.commands import READ, WRITE, Dispatch
+from umd_core.device.control import CommandTime, Control
 from umd_core.device.program import Program, Step
 from umd_core.device.protocol import Binding, Buffer, FenceValue, Poison
 from umd_core.errors import IndexRangeError, InternalError, PoisonedError, UmdError
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
 def execute(device: SequentialDevice, program: Program, signals: Sequence[FenceValue]) -> Exception | None:
     """Runs a bound program and returns the first thing that went wrong, None when nothing did."""
-    order = device.order(program)
-    if device.poisoned or program.events or order is not None:
+    order, control = device.order(program), device.control
+    if device.poisoned or program.events or order is not None or (control and control.times is not None):
         return Careful(device, program, signals).run(order)
-    position = 0
+    position, stops = 0, () if control is None else control.stops
     try:
-        for position, call in enumerate(program.calls):  # noqa: B007  # says where it failed
+        for position, call in enumerate(program.calls):  # `position` says where it failed
+            if stops:
+                return Careful(device, program, signals).run(None, position)
             call()
     except Exception as error:  # noqa: BLE001  # whatever a kernel raises becomes the ticket's error
         return Careful(device, program, signals).run(None, position, error)
@@ -38,18 +41,19 @@ class Careful:
 
     def __init__(self, device: SequentialDevice, program: Program, signals: Sequence[FenceValue]) -> None:
         self._device, self._program, self._signals = device, program, signals
+        self._control = device.control or Control()
         self._first: Exception | None = None
         arena = program.arena
         if arena is not None:
             arena.poison.clear()
 
-    def run(self, order: Sequence[int] | None, failed_at: int = 0, error: Exception | None = None) -> Exception | None:
-        """Runs the steps in `order` (program order when None), or those after a step that has just failed."""
+    def run(self, order: Sequence[int] | None, first: int = 0, error: Exception | None = None) -> Exception | None:
+        """Runs the steps in `order`; in program order when None, from step `first` on, which may just have failed."""
         steps = self._program.steps
-        positions: Iterable[int] = range(len(steps)) if order is None else order
+        positions: Iterable[int] = range(first, len(steps)) if order is None else order
         if error is not None:
-            self._fail(steps[failed_at], error)
-            positions = range(failed_at + 1, len(steps))
+            self._fail(steps[first], error)
+            positions = range(first + 1, len(steps))
         for position in positions:
             self._step(position, steps[position])
         self._note_poison()
@@ -57,11 +61,14 @@ class Careful:
 
     def _step(self, position: int, step: Step) -> None:
         root = self._poison_read(step) if self._device.poisoned else None
-        if root is not None:
+        if self._control.stops:
+            self._first = self._first or self._control.stops[0]
+            self._spoil(step, self._control.stops[0])
+        elif root is not None:
             self._fail(step, PoisonedError(f"{step.name} (command {step.command})", root))
         else:
             try:
-                self._program.calls[position]()
+                self._call(position, step)
             except Exception as error:  # noqa: BLE001  # whatever a kernel raises becomes the ticket's error
                 self._fail(step, error)
             else:
@@ -70,9 +77,23 @@ class Careful:
             fence, value = self._signals[signal]
             fence.advance(value)
 
+    def _call(self, position: int, step: Step) -> None:
+        clock, times = self._control.clock, self._control.times
+        if clock is None or times is None:
+            self._program.calls[position]()
+            return
+        start = clock()
+        self._program.calls[position]()
+        self._device.settle()
+        times.append(CommandTime(step.command, step.name, clock() - start))
+
     def _fail(self, step: Step, error: Exception) -> None:
         known = located(error, self._device.name, step)
         self._first = self._first or known
+        self._spoil(step, known)
+
+    def _spoil(self, step: Step, known: Exception) -> None:
+        """Poisons what a step should have written."""
         for index, (buffer, start, size) in enumerate(self._program.ranges(step)):
             if step.refs[index].access & WRITE and size:
                 layout = written_layout(self._program, step, index, start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from umd_core.device.control import Control
 from umd_core.errors import CancelledError, LimitError
 
 _LARGEST = 2**64 - 1
@@ -68,13 +69,15 @@ class SubmissionTicket:
 
     Attributes:
         error: the first thing that went wrong in it, None until then.
+        control: what its owner may do with it while it runs, None for nothing.
     """
 
-    __slots__ = ("_done", "blocked_on", "error")
+    __slots__ = ("_done", "blocked_on", "control", "error")
 
     def __init__(self) -> None:
         self._done = False
         self.error: Exception | None = None
+        self.control: Control | None = None
         self.blocked_on = ""
 
     def complete(self, error: Exception | None) -> None:

@@ -210,6 +210,12 @@ class Program:
             if binding is not None and slots[index].access & WRITE:
                 yield binding
 
+    def written(self, bindings: Sequence[Binding]) -> Iterable[Binding]:
+        """Returns those ranges of a submission that the program may write."""
+        slots = self.command_buffer.slots
+        pairs = zip(self._external, bindings, strict=False)  # a submission may have been refused for their number
+        return [binding for index, binding in pairs if slots[index].access & WRITE]
+
     def unbind(self, buffer: Buffer) -> None:
         """Lets go of a buffer that is about to be freed."""
         for index in self._external:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -26,7 +26,9 @@ class Caps:
         memory: bytes of device memory.
         max_work: element operations allowed in one launch.
         max_buffer_bytes: largest encoded command buffer.
-        flags: optional abilities: "map" (host-visible buffers), "profile", "trim", "prepare", "queues".
+        flags: optional abilities: "map" (host-visible buffers), "profile", "trim", "prepare", "explain" (see
+            `Explains`), "queues" (submissions to different queues overlap, and go on after `submit`: their tickets have
+            to be looked at).
     """
 
     kernels: Mapping[str, frozenset[tuple[DType, ...]] | None]
@@ -61,17 +63,19 @@ class Buffer:
     Attributes:
         alive: False once freed.
         charged: bytes that count against the device's memory (0 for wrapped host memory).
+        scope: on whose account they are.
         poison: ranges that failed work should have written.
         users: weak references to the programs that hold on to this buffer between submissions.
     """
 
-    __slots__ = ("__weakref__", "alive", "charged", "memory", "poison", "size", "users")
+    __slots__ = ("__weakref__", "alive", "charged", "memory", "poison", "scope", "size", "users")
 
     def __init__(self, size: int, memory: Any) -> None:
         self.size = size
         self.memory = memory
         self.alive = True
         self.charged = 0
+        self.scope: Hashable = None
         self.poison: list[Poison] = []
         self.users: set[Any] = set()
 

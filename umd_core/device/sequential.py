@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from umd_core.commands import CommandBuffer
 from umd_core.device.backend import BackendMethods
 from umd_core.device.cache import Bounded, Recent
+from umd_core.device.control import Control
 from umd_core.device.execution import clear, execute, poison, poison_in
 from umd_core.device.fence import Fence, SubmissionTicket
 from umd_core.device.program import Program
@@ -49,18 +50,26 @@ class SequentialDevice(BackendMethods):
     Attributes:
         name: "backend:ordinal".
         poisoned: buffers with bytes that failed work should have written.
+        control: that of the submission which runs, None when it has none.
+        overtaking: set while bytes are read or written whose place is before submissions that wait.
     """
 
     def __init__(self, name: str = "") -> None:
         self.name = name or self.name
         self.poisoned: set[Buffer] = set()
         self._used = 0
+        self._held: Counter[Hashable] = Counter()
+        self._scope: Hashable = None
         self._programs, self._recent = Bounded(PROGRAMS), Recent(PROGRAMS)
         self._executables = Bounded(EXECUTABLES)
         self._dropped: deque[Buffer] = deque()
         self._zombies: list[Buffer] = []
         self._lines = Lines(self._drain)
         self._running = False
+        self.control: Control | None = None
+        self.overtaking = False
+        self._given: Control | None = None
+        self._decoded: CommandBuffer | None = None
         self._open = True
 
     def supports(self, name: str, types: tuple[DType, ...]) -> bool:
@@ -92,7 +101,17 @@ class SequentialDevice(BackendMethods):
         self._reap()
         return self._used
 
-    def allocate(self, size: int) -> Buffer:
+    def held(self, scope: Hashable) -> int:
+        """Returns the bytes in use on one owner's account: its buffers, and arenas and constants of its programs."""
+        self._reap()
+        return self._held[scope]
+
+    def allocate(self, size: int, scope: Hashable = None) -> Buffer:
+        """Returns a new buffer of `size` zero bytes, on the account of `scope`: see `held`.
+
+        Raises:
+            OutOfMemoryError: the device has no room for it.
+        """
         self._reap()
         if not self._open:
             raise DeviceLostError(self.name, "it was closed")
@@ -104,8 +123,9 @@ class SequentialDevice(BackendMethods):
         if size > free:
             raise OutOfMemoryError(size, self._used, self._caps.memory, free, device=self.name)
         buffer = Buffer(size, self.allocate_memory(size or 1))
-        buffer.charged = size
+        buffer.charged, buffer.scope = size, self._scope if scope is None else scope
         self._used += size
+        self._held[buffer.scope] += size
         return buffer
 
     def wrap(self, array: Any) -> Buffer:
@@ -153,6 +173,9 @@ class SequentialDevice(BackendMethods):
                     program.unbind(buffer)
         self.poisoned.discard(buffer)
         self._used -= buffer.charged
+        self._held[buffer.scope] -= buffer.charged
+        if not self._held[buffer.scope]:
+            del self._held[buffer.scope]
         memory, buffer.memory = buffer.memory, None
         self.free_memory(memory)
 
@@ -182,16 +205,21 @@ class SequentialDevice(BackendMethods):
         if offset < 0 or size < 0 or size > buffer.size or offset > buffer.size - size:
             detail = f"bytes [{offset}, {offset + size}) are outside the buffer of {buffer.size} bytes"
             raise BindingError(0, "range", f"{what}: {detail}")
-        waiting = self._lines.user(buffer) if self._lines else None
+        waiting = None
+        if self._lines and not self.overtaking:
+            waiting = self._lines.user(buffer, writers=what == "read")
         if waiting is not None:
             raise CancelledError(f"{what} of a buffer whose submission {waiting.ticket.blocked_on}")
 
     # programs
 
-    def load(self, encoded: bytes | CommandBuffer, scope: Hashable = None) -> Program:
+    def load(
+        self, encoded: bytes | CommandBuffer, scope: Hashable = None, decoded: CommandBuffer | None = None
+    ) -> Program:
         """Returns the validated program. The same bytes give the same program again while it is cached.
 
-        `scope` keeps the arenas of different owners apart: programs are shared only within one.
+        `decoded` is what `validate` returned for these bytes, which is then not done again. `scope` keeps the arenas of
+        different owners apart: programs are shared only within one, on whose account arena and constants are.
         """
         described = encoded if isinstance(encoded, CommandBuffer) else CommandBuffer()
         raw = bytes(encoded)
@@ -199,7 +227,11 @@ class SequentialDevice(BackendMethods):
         key = (hashlib.sha256(raw).digest(), scope, descs)
         program: Program | None = self._programs.find(key)
         if program is None:
-            program = self._load(raw, *descs)
+            self._scope, self._decoded = scope, decoded
+            try:
+                program = self._load(raw, *descs)
+            finally:
+                self._scope = self._decoded = None
             if not program.one_shot:
                 self._programs.keep(key, program)
         return program
@@ -220,12 +252,21 @@ class SequentialDevice(BackendMethods):
 
     def _load(self, raw: bytes, inputs: Any, outputs: Any, aliases: Any) -> Program:
         self._reap()
+        return Program(self, self._decoded or self.validate(raw), inputs, outputs, aliases)
+
+    def validate(self, raw: bytes) -> CommandBuffer:
+        """Returns what the bytes of a program say, once it is known that this device can run it.
+
+        Raises:
+            DecodeError: the bytes break a rule.
+            UnsupportedError: the device lacks one of its kernels.
+        """
         command_buffer = decode(raw, self._limits, self._caps.max_work)
         for record in command_buffer.kernels:
             if not self.supports(record.row.name, record.types):
                 types = tuple(t.name for t in record.types)
                 raise UnsupportedError("is not there", kernel=record.row.name, types=types, device=self.name)
-        return Program(self, command_buffer, inputs, outputs, aliases)
+        return command_buffer
 
     def executable(self, record: KernelRecord, parameters: bytes) -> Any:
         """Returns `load_kernel`'s result, once per record and unpatchable parameters."""
@@ -268,16 +309,45 @@ class SequentialDevice(BackendMethods):
             program.check_words(words)
         if program.one_shot:
             program.spend()
-        ticket = SubmissionTicket()
-        if waits or self._lines or self._running:
+        ticket = self._new_ticket(queue)
+        ticket.control = self._given
+        if waits or self._running or (self._lines and self._lines.blocks(queue)):
             waiting = Submission(program, given, words, tuple(waits), tuple(signals), ticket)
             if self._lines.add(queue, waiting):
                 self._drain()
         else:
-            self._run(program, given, words, signals, ticket)
-            if self._lines or self._zombies:
+            self._start(program, given, words, signals, ticket)
+            if (self._lines and signals) or self._zombies:
                 self._drain()
         return ticket
+
+    def submit_with(
+        self,
+        control: Control,
+        program: Program,
+        bindings: Sequence[Binding],
+        values: Sequence[int] = (),
+        waits: Sequence[FenceValue] = (),
+        signals: Sequence[FenceValue] = (),
+        queue: int = 0,
+    ) -> SubmissionTicket:
+        """Returns a ticket as `submit` does, for work that `control` governs."""
+        self._given = control
+        try:
+            return self.submit(program, bindings, values, waits, signals, queue)
+        finally:
+            self._given = None
+
+    def _new_ticket(self, queue: int) -> SubmissionTicket:
+        """Returns the ticket of a submission. A backend whose work goes on after `submit` overrides it, and `_run`."""
+        return SubmissionTicket()
+
+    def settle(self) -> None:
+        """Returns when no work is under way. Here none ever is: work that may start has ended when `submit` returns.
+
+        Raises:
+            UmdError: work failed that belongs to no submission.
+        """
 
     def _check_submission(self, program: Program, signals: Sequence[FenceValue]) -> None:
         if not self._open:
@@ -294,6 +364,28 @@ class SequentialDevice(BackendMethods):
     def _handle(self, handle: int) -> Binding:
         buffer = self.resolve(handle)
         return Binding(buffer, 0, buffer.size)
+
+    def _start(
+        self,
+        program: Program,
+        bindings: tuple[Binding, ...],
+        words: tuple[int, ...],
+        signals: Sequence[FenceValue],
+        ticket: SubmissionTicket,
+    ) -> None:
+        control = ticket.control
+        if control is None:
+            self._run(program, bindings, words, signals, ticket)
+            return
+        self.control = control
+        try:
+            error = control.begin()
+            if error is None:
+                self._run(program, bindings, words, signals, ticket)
+            else:
+                self._end_unrun(Submission(program, bindings, words, (), tuple(signals), ticket), error)
+        finally:
+            self.control = None
 
     def _run(
         self,
@@ -340,17 +432,41 @@ class SequentialDevice(BackendMethods):
         return None
 
     def cancel(self, ticket: SubmissionTicket, error: Exception) -> None:
-        """Ends a submission that still waits: it never runs, and its ticket raises the error."""
-        if self._lines.remove(ticket):
-            ticket.complete(error)
+        """Ends a submission that still waits: it never runs, and its ticket raises the error.
+
+        What it should have written is poisoned, and its signals fire.
+        """
+        submission = self._lines.remove(ticket)
+        if submission is not None:
+            self._end_unrun(submission, error)
             self._drain()
+
+    def _end_unrun(self, submission: Submission, error: Exception) -> None:
+        poison(self, submission.program.written(submission.bindings), error)
+        submission.ticket.complete(error)
+        for fence, value in submission.signals:
+            fence.advance(value)
+
+    def abandon(self, tickets: Sequence[SubmissionTicket], error: Exception) -> None:
+        """Ends submissions whose owner is gone: those that wait never run, and nobody depends on them."""
+        for ticket in tickets:
+            if self._lines.remove(ticket) is not None:
+                ticket.complete(error)
+        self._drain()
+
+    def waiting(self, buffer: Buffer, *, writers: bool = False) -> list[SubmissionTicket]:
+        """Returns the submissions that have not started and use a buffer, or may write it.
+
+        So long as there are any, writing it is refused; reading it, so long as one may write it.
+        """
+        return [s.ticket for s in self._lines.users(buffer, writers=writers)] if self._lines else []
 
     def _drain(self) -> None:
         """Runs every waiting submission that may run."""
         if self._running:
             return
         while (ready := self._lines.pop()) is not None:
-            self._run(ready.program, ready.bindings, ready.words, ready.signals, ready.ticket)
+            self._start(ready.program, ready.bindings, ready.words, ready.signals, ready.ticket)
         zombies, self._zombies = self._zombies, []
         for buffer in zombies:
             if self._lines.user(buffer):

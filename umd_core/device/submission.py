@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +30,10 @@ class Submission:
         """Returns whether a buffer is among the bindings."""
         return any(binding[0] is buffer for binding in self.bindings)
 
+    def writes(self, buffer: Buffer) -> bool:
+        """Returns whether a buffer is among the bindings that may be written."""
+        return any(binding[0] is buffer for binding in self.program.written(self.bindings))
+
 
 class Lines:
     """Waiting submissions by queue."""
@@ -37,6 +41,7 @@ class Lines:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._lines: dict[int, deque[Submission]] = {}
         self._watched: set[Fence] = set()
+        self._users: Counter[Buffer] = Counter()
         self._wake = wake
 
     def __bool__(self) -> bool:
@@ -55,40 +60,65 @@ class Lines:
             self._watched.add(fence)
         line = self._lines.setdefault(queue, deque())
         line.append(submission)
+        self._users.update(binding[0] for binding in submission.bindings)
         return unmet is None and len(line) == 1
 
+    def blocks(self, queue: int) -> bool:
+        """Returns whether something waits on a queue."""
+        return queue in self._lines
+
     def pop(self) -> Submission | None:
-        """Returns and removes a submission that may run now, None when there is none."""
+        """Returns and removes the submission that may run now, the one of highest priority; None when there is none."""
+        best: tuple[int, int] | None = None
         for queue, line in self._lines.items():
             if line[0].unmet() is None:
-                submission = line.popleft()
-                if not line:
-                    del self._lines[queue]
-                return submission
+                control = line[0].ticket.control
+                priority = 0 if control is None else control.priority
+                if best is None or priority > best[0]:
+                    best = priority, queue
+        if best is not None:
+            return self._take(best[1], 0)
         for fence in self._watched if not self._lines else ():
             fence.unwatch(self._wake)
         if not self._lines:
             self._watched.clear()
         return None
 
-    def remove(self, ticket: SubmissionTicket) -> bool:
-        """Takes a waiting submission out; returns whether it was there."""
-        for queue, line in self._lines.items():
-            for submission in line:
-                if submission.ticket is ticket:
-                    line.remove(submission)
-                    if not line:
-                        del self._lines[queue]
-                    return True
-        return False
+    def _take(self, queue: int, position: int) -> Submission:
+        line = self._lines[queue]
+        submission = line[position]
+        del line[position]
+        if not line:
+            del self._lines[queue]
+        for buffer, _, _ in submission.bindings:
+            self._users[buffer] -= 1
+            if not self._users[buffer]:
+                del self._users[buffer]
+        return submission
 
-    def user(self, buffer: Buffer) -> Submission | None:
-        """Returns a waiting submission that uses the buffer."""
-        return next((s for line in self._lines.values() for s in line if s.uses(buffer)), None)
+    def remove(self, ticket: SubmissionTicket) -> Submission | None:
+        """Takes a waiting submission out and returns it; None when it is not there."""
+        for queue, line in self._lines.items():
+            for position, submission in enumerate(line):
+                if submission.ticket is ticket:
+                    return self._take(queue, position)
+        return None
+
+    def user(self, buffer: Buffer, *, writers: bool = False) -> Submission | None:
+        """Returns a waiting submission that uses the buffer, or may write it."""
+        return next(iter(self.users(buffer, writers=writers)), None)
+
+    def users(self, buffer: Buffer, *, writers: bool = False) -> list[Submission]:
+        """Returns all waiting submissions that use the buffer, or may write it."""
+        if buffer not in self._users:
+            return []
+        found = [s for line in self._lines.values() for s in line if s.uses(buffer)]
+        return [s for s in found if s.writes(buffer)] if writers else found
 
     def clear(self) -> list[Submission]:
         """Removes and returns everything."""
         waiting = [submission for line in self._lines.values() for submission in line]
         self._lines.clear()
+        self._users.clear()
         self.pop()
         return waiting

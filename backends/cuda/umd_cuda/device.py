@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from umd_core.device import Binding, Buffer, Caps, FenceValue, Program, SequentialDevice
+from umd_core.device import Binding, Buffer, Caps, Choice, FenceValue, Program
 from umd_core.device.execution import located, poison
-from umd_core.errors import DeviceLostError, InternalError, OutOfMemoryError, UmdError, UnsupportedError
+from umd_core.errors import OutOfMemoryError, UmdError, UnsupportedError
 from umd_core.kernels import KERNELS, Geometry, KernelRecord, KernelRow
 from umd_core.kernels.geometry import Flat
 from umd_cuda import sources as our_sources
+from umd_cuda.any_order import AnyOrder, check_deterministic
 from umd_cuda.driver import Call, Driver, DriverError, HostMemory, Memory
 from umd_cuda.driver import Geometry as Launch
+from umd_cuda.explain import explained, implementation
 from umd_cuda.libraries import gemm_for
 from umd_cuda.options import Options
+from umd_cuda.passes import prepared
+from umd_cuda.plans import Planner
 from umd_cuda.pool import Pool
+from umd_cuda.queued import QueuedDevice
 from umd_cuda.replay import Replays
 from umd_cuda.sources import Geometry as SourceGeometry
 from umd_cuda.sources import KernelSource
@@ -48,10 +52,12 @@ class Sources(Protocol):
 class Executable:
     """A kernel of a module, for the launches of one record. The module may still be in the making."""
 
-    __slots__ = ("_driver", "_function", "_module", "entry", "record")
+    __slots__ = ("_driver", "_function", "_module", "entry", "plan", "record")
 
-    def __init__(self, driver: Driver, module: Any, entry: str, record: KernelRecord) -> None:
-        self._driver, self._module, self.entry, self.record = driver, module, entry, record
+    def __init__(
+        self, driver: Driver, module: Any, entry: str, record: KernelRecord, plan: Planner | None = None
+    ) -> None:
+        self._driver, self._module, self.entry, self.record, self.plan = driver, module, entry, record, plan
         self._function: Any = None
 
     @property
@@ -69,25 +75,19 @@ class Executable:
         return f"{self.record.row.name}<{', '.join(t.name for t in self.record.types)}>"
 
 
-class CudaDevice(SequentialDevice):
+class CudaDevice(QueuedDevice):
     """A device whose kernels are CUDA C.
 
-    A submission has ended when the driver has done its work, so its ticket and its fences tell the truth, and a fault
-    belongs to the submission in which it happened.
-
     Attributes:
-        driver: who executes.
-        options: how the device was opened.
         pool: its memory.
     """
 
     def __init__(
         self, driver: Driver, name: str, options: Options | None = None, sources: Sources = our_sources
     ) -> None:
-        self.driver, self.options = driver, options or Options()
-        self._sources = sources
+        super().__init__(driver, name, options or Options())
+        self._sources: Sources = AnyOrder(sources) if self.options.atomics else sources
         self._capacity = self.options.memory or driver.memory_info().free // 10 * 9
-        super().__init__(name)
         self.pool = Pool(driver, self._capacity)
         self._words = StatusWords(driver, self.pool, name)
         wanted = driver.captures and self.options.replay and not self.options.sync
@@ -95,10 +95,10 @@ class CudaDevice(SequentialDevice):
         self._pending: list[Executable] = []
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._loaded: weakref.WeakSet[Program] = weakref.WeakSet()
-        self._lost = ""
 
     def caps(self) -> Caps:
-        flags = {"trim"} | ({"map"} if self.driver.maps else set()) | ({"prepare"} if self._replays else set())
+        known = {"map": self.driver.maps, "prepare": self._replays is not None, "queues": self.queues > 1}
+        flags = {"explain", "trim", *(name for name, there in known.items() if there)}
         work = MAX_WORK if self.driver.maps else MAX_WORK_ON_A_GPU
         kernels = {row.name: None for row in KERNELS.values() if self._has_source(row)}
         return Caps(kernels, memory=self._capacity, max_work=work, flags=frozenset(flags))
@@ -107,11 +107,24 @@ class CudaDevice(SequentialDevice):
         record = row.record([allowed[0] for _, allowed in row.types], [allowed[0] for _, allowed in row.sizes])
         return self._sources.source_for(record) is not None
 
+    def implementation(self, row: KernelRow) -> str:
+        """Returns what runs a kernel, and when; see `Explains`."""
+        return implementation(row, self.driver, self.options.libraries) if self._has_source(row) else ""
+
+    def explain(self, record: KernelRecord, parameters: bytes) -> Sequence[Choice]:
+        """Returns how a launch would be made; see `Explains`."""
+        flat = record.struct.unpack(parameters)
+        source = self._sources.source_for(record, self._sources.needs_wide(record, flat))
+        if source is None:
+            return []
+        geometry = self._sources.launch_geometry(record, flat)
+        return explained(record, flat, self.driver, self.options.libraries, source, geometry)
+
     # memory
 
-    def allocate(self, size: int) -> Buffer:
+    def allocate(self, size: int, scope: Hashable = None) -> Buffer:
         try:
-            return super().allocate(size)
+            return super().allocate(size, scope)
         except OutOfMemoryError as error:
             arenas = sum(program.arena.size for program in list(self._loaded) if program.arena is not None)
             kept = self.pool.kept
@@ -121,14 +134,17 @@ class CudaDevice(SequentialDevice):
     def allocate_memory(self, size: int) -> Memory:
         with self._faults():
             try:
-                return self.pool.allocate(size, self.name)
+                memory = self.pool.allocate(size, self.name)
             except OutOfMemoryError:
+                self.settle()
                 self.trim()
-            return self.pool.allocate(size, self.name)
+                memory = self.pool.allocate(size, self.name)
+        self._zeroed()
+        return memory
 
     def free_memory(self, memory: Memory) -> None:
         if not isinstance(memory, HostMemory):
-            self.pool.free(memory)
+            self._release_later(memory, self.pool.free)
 
     def wrap_memory(self, data: Any) -> HostMemory:
         return self.driver.wrap(data)
@@ -149,11 +165,12 @@ class CudaDevice(SequentialDevice):
         count = destination.size // len(pattern)
         self.driver.fill(destination.buffer.memory, destination.offset, pattern, count)
 
-    def trim(self) -> None:
+    def trim(self, limit: int = 0) -> None:
+        """Forgets cached programs that nobody else holds, and keeps at most `limit` bytes for later allocations."""
         super().trim()
         if not self._lost:
             with self._faults():
-                self.pool.trim()
+                self.pool.trim(limit)
 
     # kernels
 
@@ -168,7 +185,7 @@ class CudaDevice(SequentialDevice):
             module = self._modules.get(key)
             if module is None:
                 module = self._modules[key] = self.driver.load(*key)
-        executable = Executable(self.driver, module, source.entry, record)
+        executable = Executable(self.driver, module, source.entry, record, source.plan)
         self._pending.append(executable)
         return executable
 
@@ -192,6 +209,12 @@ class CudaDevice(SequentialDevice):
         library = self.driver.gemm(product, addresses) if product is not None else None
         if library is not None:
             return self._waiting(library)
+        if executable.plan is not None:
+
+            def prepare(launch: Launch, block: bytes) -> Call:
+                return self.driver.prepare(executable.function, launch, addresses, block)
+
+            return self._waiting(prepared(self, executable.plan(record, flat), prepare, parameters))
         launch = Launch(*self._sources.launch_geometry(record, flat))
         if not record.row.status:
             return self._waiting(self.driver.prepare(executable.function, launch, addresses, parameters))
@@ -215,15 +238,14 @@ class CudaDevice(SequentialDevice):
     # submissions
 
     def _load(self, raw: bytes, inputs: Any, outputs: Any, aliases: Any) -> Program:
+        self._check_alive()
         self._pending.clear()
         program = super()._load(raw, inputs, outputs, aliases)
+        if self.options.atomics:
+            check_deterministic(program.command_buffer, self.name)
         self._finish_loading()
         self._loaded.add(program)
         return program
-
-    def _check_submission(self, program: Program, signals: Sequence[FenceValue]) -> None:
-        self._check_alive()
-        super()._check_submission(program, signals)
 
     def perform(
         self,
@@ -232,18 +254,12 @@ class CudaDevice(SequentialDevice):
         words: tuple[int, ...],
         signals: Sequence[FenceValue],
     ) -> Exception | None:
-        try:
-            if self._replays and not self.poisoned and self._replays.run(program, bindings, words):
-                self.driver.synchronise()
-                return self._replayed(self._replays, program)
-            error = self._known(super().perform(program, bindings, words, signals))
-            if not self._lost:
-                self.driver.synchronise()
-            if error is None and self._replays:
-                self._replays.ran(program)
-        except DriverError as fault:
-            error = self._fault(fault, _between(program, self.options))
-            poison(self, program.writable(), error)
+        timed = self.control is not None and self.control.times is not None
+        if self._replays and not (self.poisoned or timed) and self._replays.run(program, bindings, words):
+            return self._replayed(self._replays, program)
+        error = self._known(super().perform(program, bindings, words, signals))
+        if error is None and self._replays:
+            self._replays.ran(program)
         return error
 
     def _replayed(self, replays: Replays, program: Program) -> UmdError | None:
@@ -263,28 +279,6 @@ class CudaDevice(SequentialDevice):
         facts = error.facts() if isinstance(error, UmdError) else {}
         return self._fault(fault, str(error)).at(**facts)
 
-    # faults
-
-    def _fault(self, fault: DriverError, what: str) -> UmdError:
-        """Returns the error for a fault of the driver, and notes the loss of the device."""
-        text = what if fault.reason in what else f"{fault} {what}".strip()
-        if not fault.fatal:
-            return InternalError(f"{self.name}: {text}")
-        self._lost = self._lost or text
-        return DeviceLostError(self.name, self._lost)
-
-    @contextlib.contextmanager
-    def _faults(self, when: str = "") -> Generator[None]:
-        self._check_alive()
-        try:
-            yield
-        except DriverError as fault:
-            raise self._fault(fault, when) from fault
-
-    def _check_alive(self) -> None:
-        if self._lost:
-            raise DeviceLostError(self.name, self._lost)
-
     def close(self) -> None:
         if not self._open:
             return
@@ -292,24 +286,15 @@ class CudaDevice(SequentialDevice):
         if self._replays:
             self._replays.forget()
         self._words.close()
-        if not self._lost:
-            with self._faults():
+        try:
+            if not self._lost:
                 self.pool.trim()
-                self.driver.close()
+            self.driver.close()
+        except DriverError as fault:
+            if not (self._lost or fault.fatal):
+                raise self._fault(fault, "while it is closed") from fault
 
 
 def _call_and_wait(call: Call, driver: Driver) -> None:
     call()
     driver.synchronise()
-
-
-def _between(program: Program, options: Options) -> str:
-    """Returns which commands a fault that was seen at the end of a submission may have come from."""
-    steps = program.steps
-    if not steps:
-        return ""
-    names = f"command {steps[0].command} ({steps[0].name})"
-    if len(steps) > 1:
-        names += f" to {steps[-1].command} ({steps[-1].name})"
-    hint = "" if options.sync else "; open the device with ?sync=1 to see which"
-    return f"[in {names}{hint}]"

@@ -1,8 +1,10 @@
 """Driver: the few calls that separate the device's logic from who executes.
 
-`CupyDriver` executes on an NVIDIA GPU, `HostDriver` compiles the same CUDA C for the processor. Work runs in the order
-in which it was handed over. A driver is used from one thread at a time, any thread: it never relies on a context that
-the thread has made current.
+`CupyDriver` executes on an NVIDIA GPU, `HostDriver` compiles the same CUDA C for the processor. A driver is used from
+one thread at a time, any thread: it never relies on a context that the thread has made current.
+
+Work is handed over to the driver's current queue. A queue runs in the order in which work was handed over to it; work
+of different queues overlaps unless an event orders it.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class Driver(Protocol):
     Attributes:
         name: the device it drives, a line for people.
         maps: its memory is visible to the host: `read` gives views, and `wrap` works.
-        asynchronous: calls return before the work is done; `synchronise` waits for it.
+        asynchronous: calls return before the work is done, and there are several queues.
         captures: `begin_capture` and `end_capture` record work that runs again as a whole.
     """
 
@@ -96,7 +98,7 @@ class Driver(Protocol):
         ...
 
     def free(self, memory: Memory) -> None:
-        """Gives bytes back; work that was handed over before still finishes."""
+        """Gives bytes back that no work under way uses."""
         ...
 
     def wrap(self, data: Any) -> HostMemory:
@@ -104,11 +106,11 @@ class Driver(Protocol):
         ...
 
     def write(self, memory: Memory, offset: int, data: memoryview) -> None:
-        """Writes host bytes, after earlier work; `data` may change once it returns."""
+        """Writes host bytes, after earlier work of the queue; `data` may change once it returns."""
         ...
 
     def read(self, memory: Memory, offset: int, size: int) -> memoryview:
-        """Returns bytes once earlier work has made them."""
+        """Returns bytes once earlier work of the queue has made them."""
         ...
 
     def copy(self, destination: Memory, at: int, source: Memory, offset: int, size: int) -> None:
@@ -135,7 +137,7 @@ class Driver(Protocol):
         ...
 
     def prepare(self, function: Any, geometry: Geometry, addresses: Sequence[int], block: bytes) -> Call:
-        """Returns a call that launches a kernel any number of times.
+        """Returns a call that launches a kernel any number of times, each on the queue that is current then.
 
         The kernel gets the addresses as pointers, then the bytes of `block` as one struct by value.
         """
@@ -145,19 +147,43 @@ class Driver(Protocol):
         """Returns a call of the driver's BLAS over bindings at these addresses; None when it has none."""
         ...
 
+    def queue(self) -> Any:
+        """Returns a new queue."""
+        ...
+
+    def use(self, queue: Any) -> None:
+        """Makes a queue the current one; None stands for the one that the driver began with."""
+        ...
+
+    def record(self) -> Any:
+        """Returns an event that comes when what the current queue was given so far is done."""
+        ...
+
+    def wait(self, event: Any) -> None:
+        """Holds what the current queue is given from now on back until the event has come."""
+        ...
+
+    def come(self, event: Any) -> bool:
+        """Returns whether an event has come. Never blocks.
+
+        Raises:
+            DriverError: work failed.
+        """
+        ...
+
     def begin_capture(self) -> None:
-        """Starts to record work instead of running it."""
+        """Starts to record the current queue's work instead of running it."""
         ...
 
     def end_capture(self) -> Call | None:
-        """Returns a call that runs what was recorded; None when it cannot be run as a whole."""
+        """Returns a call that runs what was recorded, on the queue that is current then; None when there is no way."""
         ...
 
-    def synchronise(self) -> None:
-        """Returns when all work is done.
+    def synchronise(self, event: Any = None) -> None:
+        """Returns when an event has come; without one, when all queues are done.
 
         Raises:
-            DriverError: some of it failed.
+            DriverError: work failed.
         """
         ...
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from umd_core.kernels import KernelRecord
 from umd_core.kernels.geometry import Flat
 
@@ -24,64 +26,73 @@ Geometry = tuple[Dim3, Dim3, int]
 
 def launch_geometry(record: KernelRecord, flat: Flat) -> Geometry:
     """Returns grid, block and workgroup memory of a launch with this flat parameter block."""
-    rows = _rows(record, flat)
+    rows = rows_of(record, flat)
     if rows is not None:
-        return _row_geometry(*rows, SHORT, MIDDLING)
+        return _row_geometry(*rows, *_LIMITS.get(record.row.family, (SHORT, MIDDLING)))
     if record.row.family == "gemm":
         return _tiles(record, flat)
-    count = _product(flat, record.grid)
+    count = product_of(flat, record.grid)
     if record.row.family == "expression" and count >= MANY:
         count //= 16 // max(dtype.size for dtype in record.types)
-    return (_groups(count, BLOCK), 1, 1), (BLOCK, 1, 1), 0
+    return (groups_of(count, BLOCK), 1, 1), (BLOCK, 1, 1), 0
 
 
 def serial_geometry(record: KernelRecord, flat: Flat) -> Geometry:
     """Returns the geometry for a device where switching between invocations costs more than it gains."""
-    rows = _rows(record, flat)
+    rows = rows_of(record, flat)
     if rows is not None:
-        return _row_geometry(*rows, MIDDLING, 32 * MIDDLING)
+        return _row_geometry(*rows, *_SERIAL_LIMITS.get(record.row.family, (MIDDLING, 32 * MIDDLING)))
     if record.row.family == "gemm":
         return _tiles(record, flat)
     return (1, 1, 1), (1, 1, 1), 0
 
 
-def _product(flat: Flat, indices: tuple[int, ...]) -> int:
+def product_of(flat: Flat, indices: tuple[int, ...]) -> int:
+    """Returns the product of these numbers of a flat block."""
     total = 1
     for index in indices:
         total *= int(flat[index])
     return total
 
 
-def _groups(count: int, each: int) -> int:
+def groups_of(count: int, each: int) -> int:
+    """Returns how many workgroups take `count` things, `each` at a time."""
     return max(1, min(-(-count // each), MOST_GROUPS))
 
 
-def _rows(record: KernelRecord, flat: Flat) -> tuple[int, int] | None:
+def rows_of(record: KernelRecord, flat: Flat) -> tuple[int, int] | None:
     """Returns the number of rows and their length, None for kernels that have none."""
     names = _ROWS.get(record.row.name) or _ROWS.get(record.row.family)
     if names is None:
         return None
     outer, inner = (tuple(i for name in group for i in record.extent_at[name]) for group in names)
-    return _product(flat, outer), _product(flat, inner)
+    return product_of(flat, outer), product_of(flat, inner)
 
 
 _ROWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "reduce": (("outer",), ("inner",)),
     "arg_reduce": (("outer",), ("inner",)),
     "rows": (("outer",), ("inner",)),
+    "scan": (("outer",), ("length",)),
+    "sort": (("outer",), ("length",)),
     "conv_weight_grad_kernel": (("groups", "out_channels", "in_channels", "kernel"), ("batch", "output")),
 }
 """By kernel or family: the extents that number the rows, and those that a row runs over."""
 
+SORTED_ALONE = 64
+_LIMITS = {"sort": (SORTED_ALONE, SORTED_ALONE)}
+_SERIAL_LIMITS = {"scan": (sys.maxsize, sys.maxsize), "sort": (sys.maxsize, sys.maxsize)}
+"""By family, what takes the place of SHORT and MIDDLING: no warp sorts, an invocation alone needs no second pass."""
+
 
 def _row_geometry(rows: int, length: int, short: int, middling: int) -> Geometry:
     if length <= short:
-        return (_groups(rows, BLOCK), 1, 1), (1, BLOCK, 1), 0
+        return (groups_of(rows, BLOCK), 1, 1), (1, BLOCK, 1), 0
     if length <= middling:
-        return (_groups(rows, 4), 1, 1), (32, 4, 1), 0
-    return (_groups(rows, 1), 1, 1), (BLOCK, 1, 1), 0
+        return (groups_of(rows, 4), 1, 1), (32, 4, 1), 0
+    return (groups_of(rows, 1), 1, 1), (BLOCK, 1, 1), 0
 
 
 def _tiles(record: KernelRecord, flat: Flat) -> Geometry:
-    across, down = (_groups(int(flat[record.extent_at[name][0]]), TILE) for name in ("columns", "rows"))
-    return (across, down, _groups(_product(flat, record.extent_at["batch"]), 1)), (BLOCK, 1, 1), 0
+    across, down = (groups_of(int(flat[record.extent_at[name][0]]), TILE) for name in ("columns", "rows"))
+    return (across, down, groups_of(product_of(flat, record.extent_at["batch"]), 1)), (BLOCK, 1, 1), 0

@@ -96,13 +96,28 @@ class HostDriver:
 
     # order
 
+    def queue(self) -> None:
+        """Returns None: there is one queue, whose work is done when the call that hands it over returns."""
+
+    def use(self, queue: None) -> None:
+        """Does nothing: there is one queue."""
+
+    def record(self) -> None:
+        """Returns None, an event that has come."""
+
+    def wait(self, event: None) -> None:
+        """Does nothing: every event has come."""
+
+    def come(self, event: None) -> bool:
+        return True
+
     def begin_capture(self) -> None:
         """Does nothing: a call runs at once, and a program's calls are their own replay."""
 
     def end_capture(self) -> Call | None:
         return None
 
-    def synchronise(self) -> None:
+    def synchronise(self, event: None = None) -> None:
         """Does nothing: work is done when its call returns."""
 
     def close(self) -> None:

@@ -6,17 +6,42 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from umd_core import dtypes
+from umd_core.dtypes import DType
 from umd_core.kernels import KernelRecord
 from umd_core.kernels.geometry import Flat
 
 LEAST_WORK = 32**3
 """Multiplications below which our own kernel is launched: a library call costs more to prepare."""
-_LETTERS = {dtypes.float32: "s", dtypes.float64: "d"}
 _LIMIT = 2**31 - 1
 _A, _B, _OUT = range(3)
+
+
+class Routine(NamedTuple):
+    """How cuBLAS, as CuPy 14 offers it, multiplies matrices of an element type.
+
+    Attributes:
+        function: of `cupy.cuda.cublas`.
+        factor: NumPy's type of the two factors, and the type that is summed in.
+        element: CUDA's name for the element type, "" where the function implies it.
+    """
+
+    function: str
+    factor: type[np.floating[Any]]
+    element: str = ""
+
+
+ROUTINES = {
+    dtypes.float32: Routine("sgemmStridedBatched", np.float32),
+    dtypes.float64: Routine("dgemmStridedBatched", np.float64),
+    dtypes.float16: Routine("gemmStridedBatchedEx", np.float32, "CUDA_R_16F"),
+    dtypes.bfloat16: Routine("gemmStridedBatchedEx", np.float32, "CUDA_R_16BF"),
+}
+"""By element type. Halves are summed in float32 and rounded once, as our own kernel does."""
 
 
 class Matrix(NamedTuple):
@@ -42,10 +67,10 @@ class Gemm:
     """`batch` products out = left · right, each (rows, depth) · (depth, columns), column by column.
 
     Attributes:
-        letter: BLAS's for the element type.
+        dtype: of the elements; a key of `ROUTINES`.
     """
 
-    letter: str
+    dtype: DType
     rows: int
     columns: int
     depth: int
@@ -60,7 +85,7 @@ def gemm_for(record: KernelRecord, flat: Flat) -> Gemm | None:
 
     BLAS goes column by column and our tables row by row, so it is asked for the transposed product: out' = b' · a'.
     """
-    if record.row.family != "gemm" or record.types[0] not in _LETTERS:
+    if record.row.family != "gemm" or record.types[0] not in ROUTINES:
         return None
     rows, columns, depth = (int(flat[record.extent_at[name][0]]) for name in ("rows", "columns", "depth"))
     batches = [int(flat[i]) for i in record.extent_at["batch"]]
@@ -76,7 +101,7 @@ def gemm_for(record: KernelRecord, flat: Flat) -> Gemm | None:
     size = record.types[0].size
     offsets = [size * int(flat[box.offset]) for box in record.boxes]
     return Gemm(
-        _LETTERS[record.types[0]], columns, rows, depth, math.prod(batches),
+        record.types[0], columns, rows, depth, math.prod(batches),
         *(Matrix(i, offsets[i], *layout, steps[i]) for i, layout in ((_B, left), (_A, right), (_OUT, out))),
     )  # fmt: skip
 

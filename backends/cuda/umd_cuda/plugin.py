@@ -5,6 +5,7 @@ Two backends: `cuda` runs on NVIDIA GPUs through CuPy; `cuda-cpu` compiles the s
 
 from __future__ import annotations
 
+import importlib
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,22 @@ def probe_cuda() -> Available | Unavailable:
         return Unavailable(
             f"the NVIDIA driver supports CUDA {version}, cupy-cuda{major}x needs {major}.0: update the driver{other}"
         )
-    return Available(found.names) if found.names else Unavailable("the NVIDIA driver sees no GPU: check nvidia-smi")
+    if not found.names:
+        return Unavailable("the NVIDIA driver sees no GPU: check nvidia-smi")
+    return Available(found.names) if _has_compiler() else Unavailable(f"no CUDA compiler (NVRTC) is found: {_INSTALL}")
+
+
+def _has_compiler() -> bool:
+    """Returns whether CuPy will find NVRTC, which it looks for with this very function."""
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+    except ImportError:
+        return True  # another way of looking: it is asked for when the device is opened
+    try:
+        pathfinder.load_nvidia_dynamic_lib("nvrtc")
+    except Exception:  # noqa: BLE001  # whatever it raises, CuPy will not get it either
+        return False
+    return True
 
 
 def _cupy() -> tuple[int, str]:
@@ -77,6 +93,7 @@ def open_cuda(rest: str) -> Device:
     """
     from umd_cuda.cupy_driver import CupyDriver  # noqa: PLC0415  # loaded when a device is opened, not before
     from umd_cuda.device import CudaDevice  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda.driver import DriverError  # noqa: PLC0415  # loaded when a device is opened, not before
     from umd_cuda.options import parse  # noqa: PLC0415  # loaded when a device is opened, not before
 
     options = parse("cuda", rest)
@@ -86,7 +103,12 @@ def open_cuda(rest: str) -> Device:
         raise UnsupportedError(f"cannot be opened: {found.reason}", device=name)
     if options.ordinal >= len(found.devices):
         raise UnsupportedError(f"is not there; this machine has {len(found.devices)} GPU(s)", device=name)
-    return CudaDevice(CupyDriver(options.ordinal), name, options)
+    try:
+        driver = CupyDriver(options.ordinal)
+    except DriverError as fault:
+        advice = "nvidia-smi may say why; a driver that is too old has to be updated"
+        raise UnsupportedError(f"cannot be opened: {fault.reason}; {advice}", device=name) from fault
+    return CudaDevice(driver, name, options)
 
 
 def probe_cpu() -> Available | Unavailable:
@@ -103,7 +125,9 @@ def open_cpu(rest: str) -> Device:
     Raises:
         UnsupportedError, AttributeValueError: there is no compiler, or an option is wrong.
     """
-    from umd_cuda import serial  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda import serial, sources  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda.checked import CheckedDevice  # noqa: PLC0415  # loaded when a device is opened, not before
+    from umd_cuda.checked_driver import CheckedHostDriver  # noqa: PLC0415  # loaded when a device is opened, not before
     from umd_cuda.device import CudaDevice  # noqa: PLC0415  # loaded when a device is opened, not before
     from umd_cuda.host_driver import HostDriver  # noqa: PLC0415  # loaded when a device is opened, not before
     from umd_cuda.options import parse  # noqa: PLC0415  # loaded when a device is opened, not before
@@ -115,6 +139,8 @@ def open_cpu(rest: str) -> Device:
         raise UnsupportedError(f"cannot be opened: {found.reason}", device=name)
     if options.ordinal:
         raise UnsupportedError("is not there; cuda-cpu:0 is the only one", device=name)
+    if options.checked:  # as many invocations as on a GPU: a single one would hide every race
+        return CheckedDevice(CheckedHostDriver(orders=options.orders), name, options, sources)
     return CudaDevice(HostDriver(), name, options, serial)
 
 

@@ -73,9 +73,12 @@ class Pool:
         self.kept += block.size
         self._free.setdefault(block.size, []).append(block)
 
-    def trim(self) -> None:
-        """Gives the blocks that wait back to the driver."""
-        waiting, self._free, self.kept = self._free, {}, 0
-        for blocks in waiting.values():
-            for block in blocks:
-                self._driver.free(block)
+    def trim(self, limit: int = 0) -> None:
+        """Gives blocks that wait back to the driver, the largest first, until at most `limit` bytes wait."""
+        for size in sorted(self._free, reverse=True):
+            blocks = self._free[size]
+            while blocks and self.kept > limit:
+                self.kept -= size
+                self._driver.free(blocks.pop())
+            if not blocks:
+                del self._free[size]

@@ -32,9 +32,12 @@ class RecordingDriver:
         capacity: bytes that may be allocated.
         log: names of the calls, in order; "launch KERNEL" for launches, "replay" for a whole capture.
         launches: every launch that ran, those of replays too.
+        queues: the queue of each launch: 0 for the first, then in the order in which they were asked for.
+        waits: (queue that waits, queue and number of the event) for each wait.
+        current: the current queue.
         sources: (text, options) of every module.
         effects: by kernel name, what a launch does.
-        fault: raised by the next `synchronise` or launch, then forgotten.
+        fault: raised by the next launch or look at the work, then forgotten.
         allocated: bytes that are allocated now.
     """
 
@@ -50,6 +53,11 @@ class RecordingDriver:
     effects: dict[str, Callable[[RecordingDriver, Launched], None]] = field(default_factory=dict)
     fault: DriverError | None = None
     allocated: int = 0
+    queues: list[int] = field(default_factory=list)
+    waits: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
+    current: int = 0
+    _count: int = 0
+    _events: int = 0
     _captured: list[Launched] | None = None
     _memories: list[Memory] = field(default_factory=list)
 
@@ -118,9 +126,28 @@ class RecordingDriver:
         self._fail()
         self.log.append(f"launch {launched.kernel}")
         self.launches.append(launched)
+        self.queues.append(self.current)
         effect = self.effects.get(launched.kernel)
         if effect is not None:
             effect(self, launched)
+
+    def queue(self) -> int:
+        self._count += 1
+        return self._count
+
+    def use(self, queue: int | None) -> None:
+        self.current = queue or 0
+
+    def record(self) -> tuple[int, int]:
+        self._events += 1
+        return self.current, self._events
+
+    def wait(self, event: tuple[int, int]) -> None:
+        self.waits.append((self.current, event))
+
+    def come(self, event: tuple[int, int]) -> bool:
+        self._fail()
+        return True
 
     def begin_capture(self) -> None:
         self.log.append("begin_capture")
@@ -137,7 +164,7 @@ class RecordingDriver:
 
         return replay
 
-    def synchronise(self) -> None:
+    def synchronise(self, event: tuple[int, int] | None = None) -> None:
         self._outside_capture("synchronise")
         self._fail()
 

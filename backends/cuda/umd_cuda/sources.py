@@ -12,7 +12,10 @@ from umd_core import dtypes
 from umd_core.dtypes import DType
 from umd_core.kernels import KernelRecord
 from umd_core.kernels.geometry import Flat
+from umd_core.kernels.random import DIGITS
+from umd_cuda import along, scatters
 from umd_cuda.geometry import Geometry, launch_geometry
+from umd_cuda.plans import EXTRA, PLANNED, Planner, plan_for
 from umd_cuda.snippets import HALVES, INCLUDES, RAW, TYPES, element_function, moves
 
 __all__ = ["NARROW", "Geometry", "KernelSource", "launch_geometry", "needs_wide", "source_for"]
@@ -28,38 +31,55 @@ class KernelSource(NamedTuple):
         text: complete CUDA C; only `cuda_fp16.h` and `cuda_bf16.h` are included.
         entry: its `extern "C"` name.
         options: for the compiler.
+        plan: says in which passes a launch is made; None: it is one launch. See `umd_cuda.plans`.
     """
 
     text: str
     entry: str
     options: tuple[str, ...] = ()
+    plan: Planner | None = None
 
 
 @functools.lru_cache(maxsize=4096)
-def source_for(record: KernelRecord, wide: bool = False) -> KernelSource | None:
+def source_for(
+    record: KernelRecord, wide: bool = False, planned: bool = True, any_order: bool = False
+) -> KernelSource | None:
     """Returns the source of a kernel, None when there is none.
 
     The entry takes the bindings' pointers in order, a `Status*` where the row has one, and the parameter block by
-    value. It is right for any grid; the block is that of `launch_geometry`.
+    value, with a plan followed by scratch address and pass. It is right for any grid; the block is that of
+    `launch_geometry`.
 
     Args:
         record: the kernel with its types and array lengths.
         wide: whether positions are 64-bit numbers; see `needs_wide`.
+        planned: whether a launch may be made in passes, where the kernel has a plan.
+        any_order: whether a scatter may add and multiply floats by atomics.
     """
-    file = _FILES.get(record.row.name) or _FILES.get(record.row.family)
+    planned = planned and record.row.family in PLANNED
+    by_atomics = scatters.is_unordered(record) or (any_order and scatters.needs_order(record))
+    file = "scatter_atomic.cu" if by_atomics else _file(record, planned)
     if file is None:
         return None
     entry = record.row.name
     parts = [
         *(text for dtype, text in INCLUDES.items() if dtype in record.types),
-        f"#define WIDE {int(wide)}\n",
+        f"#define WIDE {int(wide)}\n#define PLANNED {int(planned)}\n",
         *(f"#define {name.upper()} {size}\n" for (name, _), size in zip(record.row.sizes, record.sizes, strict=True)),
-        _parameters(record),
+        _parameters(record, planned),
         _read("types.cuh"),
-        _DEFINITIONS[record.row.family](record),
+        _scatter_by_atomics(record) if by_atomics else _DEFINITIONS[record.row.family](record),
         _read(file).replace("UMD_SIGNATURE", _signature(record, entry)),
     ]
-    return KernelSource("".join(parts), entry)
+    return KernelSource("".join(parts), entry, plan=plan_for if planned else None)
+
+
+def _file(record: KernelRecord, planned: bool) -> str | None:
+    if planned and record.row.name in _TILED:
+        return _TILED[record.row.name]
+    if record.row.family == "scatter" and scatters.is_unordered(record):
+        return "scatter_atomic.cu"
+    return _FILES.get(record.row.name) or _FILES.get(record.row.family)
 
 
 def needs_wide(record: KernelRecord, flat: Flat) -> bool:
@@ -73,10 +93,10 @@ def needs_wide(record: KernelRecord, flat: Flat) -> bool:
             count *= max(flat[extent], 1)
         if reach >= NARROW or count >= NARROW:
             return True
-    taps = 1
-    for extent in record.extent_at.get("kernel", ()):
-        taps *= max(flat[extent], 1)
-    return bool(taps >= NARROW)
+    meetings = 1  # of taps and outputs: every one may meet one input
+    for extent in (*record.extent_at.get("kernel", ()), *record.extent_at.get("output", ())):
+        meetings *= max(flat[extent], 1)
+    return bool(meetings >= NARROW)
 
 
 # text
@@ -92,13 +112,15 @@ def _read(name: str) -> str:
 _C_TYPES = {"u32": "unsigned", "u64": "unsigned long long", "i64": "long long", "f64": "double"}
 
 
-def _parameters(record: KernelRecord) -> str:
-    """Returns the C struct whose memory is the parameter block."""
+def _parameters(record: KernelRecord, planned: bool) -> str:
+    """Returns the C struct whose memory is the parameter block, with what `plans.block_of` puts behind it."""
     lines = []
     for name, kind in record.row.field_types():
         count = record.index_of[name][1]
         lines.append(f"  {_C_TYPES[kind.partition('[')[0]]} {name}{'' if count is None else f'[{count}]'};\n")
-    check = f'static_assert(sizeof(Parameters) == {record.size}, "the block and the struct disagree");\n'
+    lines += ["  unsigned char* scratch;\n", "  unsigned long long pass;\n"] if planned else []
+    size = record.size + planned * EXTRA.size
+    check = f'static_assert(sizeof(Parameters) == {size}, "the block and the struct disagree");\n'
     return "struct Parameters {\n" + "".join(lines) + "};\n" + check
 
 
@@ -120,7 +142,9 @@ def _is_raw(record: KernelRecord) -> bool:
     """Returns whether a kernel moves elements without looking at them."""
     family, program = record.row.family, record.row.program
     return (
-        family == "gather" or (family == "scatter" and program == "set") or (family == "expression" and moves(record))
+        family in ("gather", "sort")
+        or (family == "scatter" and program == "set")
+        or (family == "expression" and moves(record))
     )
 
 
@@ -203,13 +227,43 @@ def _rows(record: KernelRecord) -> str:
     return text + _define(IS_LOG=int("log" in record.row.name), KEEPS=int(dtype not in HALVES))
 
 
-def _indexed(record: KernelRecord) -> str:
+def _scan(record: KernelRecord) -> str:
+    kinds = f"typedef {along.carry(record)} Carry;\n"
+    return _reduce(record) + kinds
+
+
+def _sort(record: KernelRecord) -> str:
+    return along.sort_types(record) + _define(**along.sort_macros(record))
+
+
+def _gather(record: KernelRecord) -> str:
     dtype, index = record.types
-    kinds = f"typedef {TYPES[index].storage} I;\n"
-    if record.row.program == "add":
-        flags = _define(IS_ADD=1, ROUNDS=int(dtype in HALVES))
-        return kinds + _number(dtype) + flags
-    return kinds + f"typedef {RAW[dtype.size]} T;\n" + _define(IS_ADD=0, ROUNDS=0)
+    return f"typedef {TYPES[index].storage} I;\ntypedef {RAW[dtype.size]} T;\n"
+
+
+def _scatter(record: KernelRecord) -> str:
+    if record.row.program == "set":
+        return _gather(record) + _define(**scatters.in_order(record))
+    return _combining(record) + _define(**scatters.in_order(record))
+
+
+def _scatter_by_atomics(record: KernelRecord) -> str:
+    return _combining(record) + _define(**scatters.by_atomics(record))
+
+
+def _combining(record: KernelRecord) -> str:
+    dtype, index = record.types
+    return f"typedef {TYPES[index].storage} I;\n" + _number(dtype, scatters.number_of(record))
+
+
+def _random(record: KernelRecord) -> str:
+    dtype, program = record.types[0], record.row.program
+    if program == "integer":
+        return _plain(record) + _define(INTEGER=1)
+    double = dtype is dtypes.float64
+    digits = DIGITS[dtype if double or program == "uniform" else dtypes.float32]
+    functions = {name.upper(): name if double else f"{name}f" for name in ("log", "sqrt", "cos", "sin")}
+    return _plain(record) + _define(**{program.upper(): 1, "WIDE_WORDS": int(double), "DIGITS": digits}, **functions)
 
 
 def _plain(record: KernelRecord) -> str:
@@ -230,9 +284,12 @@ _FILES = {
     "expression": "expression.cu",
     "reduce": "reduce.cu",
     "arg_reduce": "arg_reduce.cu",
+    "scan": "scan.cu",
+    "sort": "sort.cu",
     "gather": "gather.cu",
     "scatter": "scatter.cu",
     "iota": "iota.cu",
+    "random": "random.cu",
     "gemm": "gemm.cu",
     "conv_kernel": "conv.cu",
     "conv_input_grad_kernel": "conv_input_grad.cu",
@@ -252,13 +309,23 @@ _FILES = {
 }
 """By kernel, or by family where its rows share a file."""
 
+_TILED = {
+    "conv_kernel": "conv_tiled.cu",
+    "conv_input_grad_kernel": "conv_input_grad_tiled.cu",
+    "conv_weight_grad_kernel": "conv_weight_grad_tiled.cu",
+}
+"""What a kernel's file is where launches have plans, unless it is the same."""
+
 _DEFINITIONS: dict[str, Callable[[KernelRecord], str]] = {
     "expression": _expression,
     "reduce": _reduce,
     "arg_reduce": _arg_reduce,
-    "gather": _indexed,
-    "scatter": _indexed,
+    "scan": _scan,
+    "sort": _sort,
+    "gather": _gather,
+    "scatter": _scatter,
     "iota": _iota,
+    "random": _random,
     "gemm": _plain,
     "conv": _floats,
     "pool": _floats,

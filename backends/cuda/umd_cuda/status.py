@@ -27,6 +27,7 @@ class StatusWords:
         """Returns the memory and the byte offset of a word that is clear."""
         if not self._free:
             block = self._pool.allocate(_WORDS * WORD.size, self._device)
+            self._driver.synchronise()  # launches of any queue may use a word next
             self._blocks.append(block)
             self._free.extend((block, at) for at in range(0, _WORDS * WORD.size, WORD.size))
         return self._free.popleft()

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from umd_cuda.host.checking import CheckFailedError, Finding, Invocation, Kind, Range, Report, check_launch, run_checked
+from umd_cuda.host.checking import (
+    Box,
+    CheckFailedError,
+    Finding,
+    Invocation,
+    Kind,
+    Range,
+    Report,
+    check_launch,
+    run_checked,
+)
 from umd_cuda.host.errors import (
     CacheError,
     CompileError,
@@ -15,6 +25,7 @@ from umd_cuda.host.module import HostFunction, HostModule, Parameter, compile
 from umd_cuda.host.raw import RawKernel, RawModule
 
 __all__ = [
+    "Box",
     "CacheError",
     "CheckFailedError",
     "CompileError",

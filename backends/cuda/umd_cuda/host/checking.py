@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,8 @@ class Kind(enum.StrEnum):
 
 
 _KINDS = tuple(Kind)
+# One checked launch at a time: modules are shared in a process, and each keeps what it watches and has found.
+_checking = threading.Lock()
 
 
 class _Finding(ctypes.Structure):
@@ -173,13 +176,26 @@ def _position(function: HostFunction, output: str | int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """Elements of a range: the first byte of each, by offset, shape and strides in bytes."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes that a checked kernel may touch. `known`: its contents count as set; else it must be written wholly."""
+    """Bytes that a checked kernel may touch.
+
+    `known`: its contents count as set; else it must be written wholly, or, with a `box`, each element of it.
+    """
 
     name: str
     address: int
     size: int
     known: bool = True
+    box: Box | None = None
 
 
 def check_launch(
@@ -193,19 +209,20 @@ def check_launch(
     seed: int = 0,
 ) -> list[Finding]:
     """Returns the findings of one launch of a checked kernel, which may touch these ranges and no others."""
-    handle = function.module.handle
-    handle.umd_forget()
-    for known in ranges:
-        handle.umd_watch(ctypes.c_void_p(known.address), ctypes.c_size_t(known.size), ctypes.c_int(known.known))
-    failure = ""
-    try:
-        function.launch(grid, block, shared_bytes, packed, seed=seed)
-    except LaunchError as error:
-        failure = error.reason
-    try:
-        return _collect(function, grid, block, [known.name for known in ranges], failure)
-    finally:
+    with _checking:
+        handle = function.module.handle
         handle.umd_forget()
+        for known in ranges:
+            handle.umd_watch(ctypes.c_void_p(known.address), ctypes.c_size_t(known.size), ctypes.c_int(known.known))
+        failure = ""
+        try:
+            function.launch(grid, block, shared_bytes, packed, seed=seed)
+        except LaunchError as error:
+            failure = error.reason
+        try:
+            return _collect(function, grid, block, ranges, failure)
+        finally:
+            handle.umd_forget()
 
 
 def _range(array: npt.NDArray[Any]) -> tuple[int, int]:
@@ -214,8 +231,9 @@ def _range(array: npt.NDArray[Any]) -> tuple[int, int]:
 
 
 def _collect(
-    function: HostFunction, grid: Sequence[int], block: Sequence[int], names: Sequence[str], failure: str
+    function: HostFunction, grid: Sequence[int], block: Sequence[int], ranges: Sequence[Range], failure: str
 ) -> list[Finding]:
+    names = [known.name for known in ranges]
     handle = function.module.handle
     first = ctypes.POINTER(_Finding)()
     handle.umd_findings.restype = ctypes.c_size_t
@@ -225,7 +243,7 @@ def _collect(
     found = [_record(r, grid, block, names, lines) for r in raw]
     stopped = bool(failure) or any(f.kind.name.startswith("OUT_OF_BOUNDS") for f in found)
     if not stopped:
-        found += _unwritten(handle, names)
+        found += _unwritten(handle, ranges)
     if failure and not found:
         raise LaunchError(function.name, failure)
     return found
@@ -255,15 +273,22 @@ def _position_of(linear: int, sizes: Sequence[int]) -> tuple[int, int, int]:
     return linear % x, linear // x % y, linear // (x * y)
 
 
-def _unwritten(handle: ctypes.CDLL, names: Sequence[str]) -> list[Finding]:
-    handle.umd_unwritten.restype = ctypes.c_size_t
+def _unwritten(handle: ctypes.CDLL, ranges: Sequence[Range]) -> list[Finding]:
+    handle.umd_written.restype = ctypes.c_void_p
     found: list[Finding] = []
-    first = ctypes.c_size_t()
-    for index, name in enumerate(names):
-        count = handle.umd_unwritten(ctypes.c_size_t(index), ctypes.byref(first))
-        if count:
-            detail = f"{count} bytes were never written"
-            found.append(Finding(Kind.UNWRITTEN_OUTPUT, name, first.value, count, None, None, 1, detail))
+    for index, wanted in enumerate(ranges):
+        address = handle.umd_written(ctypes.c_size_t(index))
+        if not address or not wanted.size:
+            continue
+        written = np.frombuffer(memoryview((ctypes.c_uint8 * wanted.size).from_address(address)), np.uint8)
+        box = wanted.box or Box(0, (wanted.size,), (1,))
+        unset = np.ndarray(box.shape, np.uint8, written, box.offset, box.strides) == 0
+        if unset.any():
+            count, place = int(unset.sum()), np.unravel_index(int(unset.argmax()), box.shape)
+            first = box.offset + sum(int(i) * stride for i, stride in zip(place, box.strides, strict=True))
+            what = f"{count} elements, of element {tuple(map(int, place))} on," if wanted.box else f"{count} bytes"
+            detail = f"{what} were never written"
+            found.append(Finding(Kind.UNWRITTEN_OUTPUT, wanted.name, first, count, None, None, 1, detail))
     return found
 
 

@@ -12,10 +12,11 @@ class NoCompilerError(UnsupportedError):
 
     tried: Sequence[str]
 
-    def __init__(self, tried: Sequence[str]) -> None:
+    def __init__(self, tried: Sequence[str], chosen: str = "") -> None:
+        source = f"UMD_CXX is {chosen!r}, which does not work or is too old" if chosen else f"tried {', '.join(tried)}"
         super().__init__(
-            f"no C++ compiler for CUDA kernels on a CPU: tried {', '.join(tried)}; "
-            "install g++ 12 or clang 15 or newer, or the Python package ziglang"
+            f"no C++ compiler for CUDA kernels on a CPU: {source}; "
+            f"{'unset it or ' if chosen else ''}install g++ 12 or clang 15 or newer, or the Python package ziglang"
         )
         self.tried = tuple(tried)
 
@@ -69,7 +70,7 @@ class LaunchError(UmdError):
 
 
 class CacheError(UmdError):
-    """Compiled code could not be kept. Facts: `folder`, `reason`."""
+    """There is no room to compile in. Facts: `folder`, `reason`."""
 
     status = Status.LIMIT
     folder: str
@@ -77,8 +78,7 @@ class CacheError(UmdError):
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(
-            f"cannot write the compile cache {folder}: {reason}; "
-            "free some space or set UMD_CUDA_CACHE to another folder",
+            f"cannot compile in {folder}: {reason}; free some space or set TMPDIR to another folder",
             folder=folder,
             reason=reason,
         )

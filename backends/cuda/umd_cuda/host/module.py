@@ -135,8 +135,10 @@ def _refuse(grid: Dimensions, block: Dimensions) -> None:
 class HostModule:
     """A CUDA source compiled for this CPU."""
 
-    def __init__(self, library: Path, kernels: Sequence[KernelSource], source_name: str, checked: bool) -> None:
-        self.library, self.source_name, self.checked = library, source_name, checked
+    def __init__(
+        self, library: Path, kernels: Sequence[KernelSource], source_name: str, checked: bool, source: str = ""
+    ) -> None:
+        self.library, self.source_name, self.checked, self._source = library, source_name, checked, source
         self._handle = ctypes.CDLL(str(library))
         self._handle.umd_message.restype = ctypes.c_char_p
         self._handle.umd_set_stacks(ctypes.c_void_p(_stacks_address()))
@@ -196,6 +198,11 @@ class HostModule:
         entry = variables[name]
         return memoryview((ctypes.c_ubyte * entry.size).from_address(entry.address)).cast("B")
 
+    def line(self, number: int) -> str:
+        """Returns a line of the source, counted from 1; "" where there is none."""
+        lines = self._source.splitlines()
+        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
     def message(self) -> str:
         """Returns what the last failed launch said."""
         text: bytes = self._handle.umd_message()
@@ -236,4 +243,4 @@ def compile(
     """
     unit = transform(source, name, checked=checked, expressions=name_expressions)
     library = toolchain.build(unit.text, name, options, checked=checked)
-    return HostModule(library, unit.kernels, name, checked)
+    return HostModule(library, unit.kernels, name, checked, source)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import hashlib
 import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,17 +19,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from umd_cuda import disk
+from umd_cuda.disk import cache_folder
 from umd_cuda.host import refusals
 from umd_cuda.host.errors import CacheError, CompileError, NoCompilerError, RefusedSourceError
 
 _HERE = Path(__file__).parent
-_COMMON = ("-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing", "-march=native")
+_NATIVE = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+# zig turns a sanitizer on of its own accord
+_COMMON = ("-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing", "-fno-sanitize=undefined", _NATIVE)
 _FAST = ("-O3", "-fno-math-errno", "-fno-trapping-math")
 _CHECKED = ("-O1", "-fno-threadsafe-statics", "-gdwarf-4", "-fno-omit-frame-pointer", "-DUMD_CHECKED")
+# A lane may hand a variable that it never set to a shuffle: clang would conclude that no such lane gets there.
+_CLANG = ("-Xclang", "-no-enable-noundef-analysis")
+# clang leaves the check of a read out when a write to the same place follows.
+_CLANG_CHECKED = ("-mllvm", "-tsan-instrument-read-before-write")
 _IGNORED = re.compile(
     r"-arch|--gpu-architecture|-gencode|--use_fast_math|-use_fast_math|--ftz|-ftz|--prec|-prec|-lineinfo|--generate-line"
     r"|--maxrregcount|-maxrregcount|--device|-default-device|--extra-device|--restrict|-G$|--relocatable|-dc$|-rdc|-w$"
 )
+_spares: dict[Path, Path] = {}
+"""Where compiled files lie that the cache does not take, by their place in it."""
 _SPELLED = (("--std=", "-std="), ("--define-macro=", "-D"), ("--include-path=", "-I"), ("--undefine-macro=", "-U"))
 
 
@@ -37,14 +50,42 @@ class Compiler:
     command: tuple[str, ...]
     version: str
 
+    def flags(self, checked: bool) -> tuple[str, ...]:
+        """Returns the options for kernels of a plain or of a checked build."""
+        own = (*_CLANG, *(_CLANG_CHECKED if checked else ())) if "clang" in self.version else ()
+        return (*_COMMON, *(_CHECKED if checked else _FAST), *own)
 
-@functools.cache
+
 def find_compiler(path: str | None = None) -> Compiler:
-    """Returns the first of g++, clang++ and zig that answers; `path` is searched instead of PATH.
+    """Returns the command in UMD_CXX, else the first of g++, clang++ and zig that answers and is not too old.
+
+    Args:
+        path: searched instead of PATH, for these names alone.
 
     Raises:
-        NoCompilerError: none does.
+        NoCompilerError: none does, or what UMD_CXX names does not.
     """
+    return _find(path, os.environ.get("UMD_CXX", "").strip() if path is None else "")
+
+
+@functools.cache
+def _find(path: str | None, chosen: str) -> Compiler:
+    for command in [tuple(shlex.split(chosen))] if chosen else _candidates(path):
+        with contextlib.suppress(OSError):
+            answer = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+            if answer.returncode == 0 and _knows_half(command):
+                return Compiler(command, answer.stdout.splitlines()[0] if answer.stdout else "")
+    raise NoCompilerError((chosen,) if chosen else ("g++", "clang++", "python -m ziglang c++"), chosen)
+
+
+def _knows_half(command: tuple[str, ...]) -> bool:
+    """Returns whether a compiler has the type that half types are made of, which older ones lack."""
+    asked = [*command, "-std=c++17", "-S", "-o", "-", "-x", "c++", "-"]
+    answer = subprocess.run(asked, input="_Float16 x;", capture_output=True, text=True, check=False)
+    return answer.returncode == 0
+
+
+def _candidates(path: str | None) -> list[tuple[str, ...]]:
     candidates: list[tuple[str, ...]] = []
     for name in ("g++", "clang++"):
         found = shutil.which(name, path=path)
@@ -52,19 +93,7 @@ def find_compiler(path: str | None = None) -> Compiler:
             candidates.append((found,))
     if path is None and importlib.util.find_spec("ziglang") is not None:
         candidates.append((sys.executable, "-m", "ziglang", "c++"))
-    for command in candidates:
-        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            return Compiler(command, answer.stdout.splitlines()[0] if answer.stdout else "")
-    raise NoCompilerError(("g++", "clang++", "python -m ziglang c++"))
-
-
-def cache_folder() -> Path:
-    """Returns the folder of compiled code: UMD_CUDA_CACHE, or umd under the user's cache folder."""
-    chosen = os.environ.get("UMD_CUDA_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umd"
+    return candidates
 
 
 def host_options(options: Sequence[str]) -> tuple[str, ...]:
@@ -93,15 +122,16 @@ def build(unit: str, name: str, options: Sequence[str], *, checked: bool) -> Pat
     Raises:
         RefusedSourceError: the source uses what the CPU does not run.
         CompileError: the compiler refused it.
-        CacheError: the library could not be written.
+        CacheError: there is no room to compile in.
         NoCompilerError: there is no compiler.
     """
     compiler = find_compiler()
-    flags = (*_COMMON, *(_CHECKED if checked else _FAST), *host_options(options))
-    key = _digest(unit, name, flags, compiler.command, compiler.version, _shim_digest(), _machine())
-    library = cache_folder() / key[:2] / f"{key}.so"
-    if _intact(library):
-        return library
+    flags = (*compiler.flags(checked), *host_options(options))
+    parts = (unit, name, flags, compiler.command, compiler.version, _shim_digest(), _machine())
+    library = disk.place(parts, ".so")
+    known = _known(library)
+    if known is not None:
+        return known
     objects = [
         _runtime_object(compiler, part, checked) for part in (("runtime", "checks") if checked else ("runtime",))
     ]
@@ -113,21 +143,20 @@ def build(unit: str, name: str, options: Sequence[str], *, checked: bool) -> Pat
         # Nothing else is exported: a template's variable would be shared by all modules that have one of its name.
         exports = f"-Wl,--version-script={_HERE / 'runtime' / 'exports.map'}"
         _compile(compiler, ("-shared", exports, f"{source}.o", *map(str, objects), "-o", str(result)), name)
-        _keep(result, library)
-    return library
+        return _kept(result, library)
 
 
 def _runtime_object(compiler: Compiler, part: str, checked: bool) -> Path:
     source = _HERE / "runtime" / f"{part}.cpp"
     flags = ("-std=c++17", "-O2", *_COMMON, *(("-g", "-DUMD_CHECKED") if checked else ()))
-    key = _digest(part, flags, compiler.command, compiler.version, _shim_digest(), _machine())
-    kept = cache_folder() / key[:2] / f"{key}.o"
-    if not _intact(kept):
-        with _scratch() as folder:
-            result = Path(folder, "runtime.o")
-            _compile(compiler, (*flags, "-c", str(source), "-o", str(result)), part)
-            _keep(result, kept)
-    return kept
+    kept = disk.place((part, flags, compiler.command, compiler.version, _shim_digest(), _machine()), ".o")
+    known = _known(kept)
+    if known is not None:
+        return known
+    with _scratch() as folder:
+        result = Path(folder, "runtime.o")
+        _compile(compiler, (*flags, "-c", str(source), "-o", str(result)), part)
+        return _kept(result, kept)
 
 
 def _compile(compiler: Compiler, arguments: Sequence[str], name: str) -> None:
@@ -139,49 +168,55 @@ def _compile(compiler: Compiler, arguments: Sequence[str], name: str) -> None:
         raise RefusedSourceError(name, refused)
     first = re.search(rf"^{re.escape(name)}:(\d+):.*error:", answer.stderr, re.MULTILINE)
     if "No space left" in answer.stderr:
-        raise CacheError(str(cache_folder()), "no space left on the device")
+        raise CacheError(tempfile.gettempdir(), "no space left on the device")
     raise CompileError(name, int(first.group(1)) if first else 0, answer.stderr.strip()[:4000])
 
 
 def _scratch() -> tempfile.TemporaryDirectory[str]:
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix="build-", dir=folder)
-    except OSError as error:
-        raise CacheError(str(folder), error.strerror or str(error)) from error
+    """Returns a folder to compile in: in the machine's own, or in the cache when that has no room."""
+    reason = ""
+    for folder in (None, cache_folder()):
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(prefix="umd-build-", dir=folder)
+        except OSError as error:
+            reason = reason or error.strerror or str(error)
+    raise CacheError(tempfile.gettempdir(), reason)
 
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
-        raise CacheError(str(cache_folder()), error.strerror or str(error)) from error
+        raise CacheError(str(path.parent), error.strerror or str(error)) from error
 
 
-def _keep(result: Path, kept: Path) -> None:
-    """Moves a compiled file into the cache in one step, its digest behind its last byte (loaders do not look there)."""
+def _known(place: Path) -> Path | None:
+    """Returns where a file is that was compiled before, None when it was not. Loading a torn one would be fatal."""
+    return _spares.get(place) or (place if disk.find(place) is not None else None)
+
+
+def _kept(result: Path, place: Path) -> Path:
+    """Returns where a compiled file lies from now on: in the cache, or where it stays until this process ends."""
     data = result.read_bytes()
-    _write(result, data + _seal(data))
+    if disk.keep(place, data):
+        return place
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(result, kept)
+        spare = Path(tempfile.mkdtemp(dir=_spare_folder()), place.name)  # never over a library that is loaded
+        spare.write_bytes(data)
     except OSError as error:
-        raise CacheError(str(cache_folder()), error.strerror or str(error)) from error
+        raise CacheError(tempfile.gettempdir(), error.strerror or str(error)) from error
+    _spares[place] = spare
+    return spare
 
 
-def _seal(data: bytes) -> bytes:
-    return b"umd:" + hashlib.sha256(data).digest()
-
-
-def _intact(kept: Path) -> bool:
-    """Whether a cached file is there whole: loading a torn library would end the process."""
-    try:
-        data = kept.read_bytes()
-    except OSError:
-        return False
-    return len(data) > 36 and _seal(data[:-36]) == data[-36:]
+@functools.cache
+def _spare_folder() -> str:
+    """Returns a folder of this process for what the cache does not take."""
+    folder = tempfile.TemporaryDirectory(prefix="umd-kernels-")
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
 def _digest(*parts: object) -> str:

@@ -32,17 +32,25 @@ template <class A, class B> static inline umd_mixed<A, B> max(A a, B b) {
   return max(C(a), C(b));
 }
 
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
-static inline float rsqrt(float x) { return rsqrtf(x); }
+static inline float umd_rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline double umd_rsqrt(double x) { return 1.0 / sqrt(x); }
+static inline float umd_rsqrt(float x) { return umd_rsqrtf(x); }
+static inline double umd_sinpi(double x) { return sin(remainder(x, 2.0) * 3.14159265358979323846); }
+static inline double umd_cospi(double x) { return cos(remainder(x, 2.0) * 3.14159265358979323846); }
+static inline float umd_sinpif(float x) { return float(umd_sinpi(double(x))); }
+static inline float umd_cospif(float x) { return float(umd_cospi(double(x))); }
+// Macros: glibc 2.41 and later have functions of these names.
+#define rsqrtf(...) umd_rsqrtf(__VA_ARGS__)
+#define rsqrt(...) umd_rsqrt(__VA_ARGS__)
+#define sinpi(...) umd_sinpi(__VA_ARGS__)
+#define cospi(...) umd_cospi(__VA_ARGS__)
+#define sinpif(...) umd_sinpif(__VA_ARGS__)
+#define cospif(...) umd_cospif(__VA_ARGS__)
+
 static inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
 static inline double rcbrt(double x) { return 1.0 / cbrt(x); }
 static inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678118654752f); }
 static inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
-static inline double sinpi(double x) { return sin(remainder(x, 2.0) * 3.14159265358979323846); }
-static inline double cospi(double x) { return cos(remainder(x, 2.0) * 3.14159265358979323846); }
-static inline float sinpif(float x) { return float(sinpi(double(x))); }
-static inline float cospif(float x) { return float(cospi(double(x))); }
 static inline float fdividef(float a, float b) { return a / b; }
 static inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 

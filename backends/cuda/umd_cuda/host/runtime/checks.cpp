@@ -243,13 +243,8 @@ UMD_PUBLIC size_t umd_findings(const Finding** out) {
   *out = findings.data();
   return findings.size();
 }
-UMD_PUBLIC size_t umd_unwritten(size_t index, size_t* first) {
-  const Buffer& buffer = buffers[index];
-  size_t count = 0, size = buffer.high - buffer.low;
-  for (size_t i = size; i-- > 0 && buffer.written;)
-    if (!buffer.written[i]) ++count, *first = i;
-  return count;
-}
+// For each byte of a watched range whether it was written; null where everything counts as written.
+UMD_PUBLIC const uint8_t* umd_written(size_t index) { return buffers[index].written; }
 
 void umd_rt_shared(void* address, size_t size, const char* name) {
   if (address != dynamic_memory) {

@@ -32,7 +32,7 @@ static void umd_switch(void** save, void* load) {
   swapcontext(&self, static_cast<ucontext_t*>(load));
 }
 static void* fresh_context(char* top, void (*function)()) {
-  constexpr size_t room = 2048;  // the first context lives at the top of its own stack
+  constexpr size_t room = (sizeof(ucontext_t) + 79) / 64 * 64;  // the first context lives at the top of its own stack
   char* base = top - umd::stack_size / 2;
   ucontext_t* context = reinterpret_cast<ucontext_t*>(top - room);
   getcontext(context);
