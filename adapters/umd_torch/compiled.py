@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +32,10 @@ def runner(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound,
         return split(session, module, roles, bound, error)
 
 
+SIZES = 64
+"""Sets of sizes whose programs a graph keeps; a program that is needed again after that is translated again."""
+
+
 class CompiledGraph:
     """A graph on a device: translated at once, and again for every other set of sizes that torch left open."""
 
@@ -38,7 +43,7 @@ class CompiledGraph:
         self._session, self._module, self._roles, self._strict = session, module, roles, strict
         values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
         self._symbolic = {i: v for i, v in enumerate(values) if is_symbolic(v)}
-        self._runners: dict[tuple[Any, ...], Runner] = {}
+        self._runners: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
         examples = hints(self._symbolic)
         self._runner(tuple(examples.values()), bind(self._symbolic, examples))
 
@@ -48,6 +53,8 @@ class CompiledGraph:
         run = self._runners.get(key)
         if run is None:
             run = self._runner(key, bind(self._symbolic, arguments))
+        elif key:
+            self._runners.move_to_end(key)
         results = run(arguments)
         arguments.clear()
         return results
@@ -55,6 +62,8 @@ class CompiledGraph:
     def _runner(self, key: tuple[Any, ...], bound: Mapping[Any, int]) -> Runner:
         found = runner(self._session, self._module, self._roles, bound, strict=self._strict)
         self._runners[key] = found
+        if len(self._runners) > SIZES:
+            self._runners.popitem(last=False)
         return found
 
 

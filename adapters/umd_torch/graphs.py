@@ -15,10 +15,10 @@ from torch import fx
 
 from umd_core.errors import InternalError, UmdError, UnsupportedError
 from umd_core.ir import Graph, TensorDesc, contiguous_strides
-from umd_torch.builder import Builder, Promise, Value, from_torch
-from umd_torch.lowering import LOWERINGS
+from umd_torch.builder import SEED, Builder, Promise, Value, from_torch
+from umd_torch.lowering import lowering_of
 from umd_torch.symbols import Bound, evaluate, is_symbolic
-from umd_torch.torch_private import map_aggregate, unset_fake_temporarily
+from umd_torch.torch_private import map_aggregate, run_and_save_rng_state, run_with_rng_state, unset_fake_temporarily
 
 MAX_CONSTANT = 1 << 16
 """Bytes up to which a tensor that the graph holds becomes part of the program."""
@@ -51,6 +51,10 @@ class Layout:
         return is_dense(self.shape, self.strides)
 
 
+KEYS = Layout(torch.int64, (2,), (1,))
+"""Seed and offset as one tensor: what a graph has for torch's state of the generator."""
+
+
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Returns whether the elements fill a range without gaps, in any order of axes."""
     if 0 in shape:
@@ -65,11 +69,15 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input of the program: the graph's placeholder number `position`, or a tensor that the graph holds."""
+    """An input of the program: the graph's placeholder number `position`, or a tensor that the graph holds.
+
+    One that `draws` is the seed of the program's random numbers, another in each call.
+    """
 
     position: int
     layout: Layout
     tensor: torch.Tensor | None = None
+    draws: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +121,13 @@ def layout_of(value: torch.Tensor, bound: Bound) -> Layout:
 
 
 def promises(node: fx.Node, bound: Bound) -> tuple[Promise, ...]:
-    """Returns what torch says that a node returns, one promise per tensor; others count as an empty one."""
+    """Returns what torch says that a node returns, one promise per tensor; others count as an empty one.
+
+    Of what comes with a state of the generator torch says nothing.
+    """
     value = node.meta.get("val")
+    if value is None:
+        return ()
     several = value if isinstance(value, (tuple, list)) else (value,)
     result = []
     for item in several:
@@ -123,6 +136,17 @@ def promises(node: fx.Node, bound: Bound) -> tuple[Promise, ...]:
         else:
             result.append(Promise(from_torch(torch.bool), (0,)))
     return tuple(result)
+
+
+def saves_keys(node: fx.Node) -> bool:
+    """Returns whether a node is the state of the generator that a forward graph saves: seed and offset."""
+    source = node.args[0] if node.target is operator.getitem else None
+    return isinstance(source, fx.Node) and source.target is run_and_save_rng_state and node.args[1:] == (0,)
+
+
+def holds_keys(node: fx.Node) -> bool:
+    """Returns whether a placeholder is the state of the generator that a forward graph saved: seed and offset."""
+    return any(user.target is run_with_rng_state and user.args[0] is node for user in node.users)
 
 
 def fills_its_storage(node: fx.Node) -> bool:
@@ -138,10 +162,14 @@ class Lowering:
     def __init__(self, module: fx.GraphModule, bound: Bound) -> None:
         self._module, self._bound = module, bound
         self._lowered = Lowered(Graph(type(module).__name__))
-        self._builder = Builder(self._lowered.graph)
+        self._builder = Builder(self._lowered.graph, self._seed)
         self._values: dict[fx.Node, Any] = {}
         self._placeholders: dict[fx.Node, int] = {}
         self._outputs: dict[tuple[str, TensorDesc], int] = {}
+
+    def keep_open(self, open_sizes: bool) -> None:
+        """Says whether the graph has to have the same ops for other sizes."""
+        self._builder.open_sizes = open_sizes
 
     def run(self) -> Lowered:
         """Returns the whole graph.
@@ -159,7 +187,7 @@ class Lowering:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             if node.users:
-                self._input(node, layout_of(value, self._bound), position)
+                self._input(node, KEYS if holds_keys(node) else layout_of(value, self._bound), position)
         elif value is not None and not isinstance(value, (int, float)) and not is_symbolic(value):
             raise UnsupportedError(f"an argument is a {type(value).__name__}", op=node.name)
         else:
@@ -168,6 +196,12 @@ class Lowering:
     def _input(self, node: fx.Node, layout: Layout, position: int, tensor: torch.Tensor | None = None) -> None:
         self._values[node] = self._builder.input(node.name, layout.desc)
         self._lowered.arguments.append(Argument(position, layout, tensor))
+
+    def _seed(self) -> Value:
+        """Declares the input that holds the seed of the program's random numbers."""
+        layout = Layout(torch.int64, (), ())
+        self._lowered.arguments.append(Argument(-1, layout, draws=True))
+        return self._builder.input(SEED, layout.desc)
 
     def attribute(self, node: fx.Node) -> None:
         """Takes in a tensor that the graph holds."""
@@ -202,7 +236,7 @@ class Lowering:
         self._builder.at(node.name, source_line(node), promised, row_major=fills_its_storage(node))
         if isinstance(node.meta.get("val"), torch.Tensor) and 0 in promised[0].shape:
             return self._builder.full(0, *promised[0])
-        emitter = LOWERINGS.get(node.target)
+        emitter = lowering_of(node.target)
         if emitter is None:
             raise UnsupportedError("there is no lowering for it")
         args, kwargs = map_aggregate((node.args, node.kwargs), self._argument)
@@ -236,7 +270,7 @@ class Lowering:
             raise UnsupportedError(f"result {item.name!r} is a tuple of tensors")
         if not isinstance(value, Value):
             return Result(value=value)
-        layout = layout_of(item.meta["val"], self._bound)
+        layout = KEYS if saves_keys(item) else layout_of(item.meta["val"], self._bound)
         key = (value.name, layout.desc)
         number = self._outputs.get(key)
         if number is None:
@@ -282,10 +316,14 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return tensor.contiguous().numpy().copy()
 
 
-def lower(module: fx.GraphModule, bound: Bound | None = None) -> Lowered:
+def lower(module: fx.GraphModule, bound: Bound | None = None, *, open_sizes: bool = False) -> Lowered:
     """Returns the graph of umd's ops for one set of sizes.
+
+    With `open_sizes` the graph of another set has the same ops: what could be computed from the sizes stays an op.
 
     Raises:
         UmdError: a node cannot be lowered; the error names the node, its op and the line of the model.
     """
-    return Lowering(module, bound or {}).run()
+    lowering = Lowering(module, bound or {})
+    lowering.keep_open(open_sizes)
+    return lowering.run()

@@ -38,6 +38,11 @@ def copy_to(tensor: torch.Tensor, source: Bytes, offset: int) -> None:
         ctypes.memmove(tensor.data_ptr(), source.ctypes.data + offset, size)
 
 
+def drawn_seed() -> torch.Tensor:
+    """Returns a 0-d int64 drawn from torch's generator: `torch.manual_seed` decides it, and each call's is another."""
+    return torch.empty((), dtype=torch.int64).random_()
+
+
 def fingerprint(tensor: torch.Tensor) -> bytes:
     """Returns what a change of a tensor's bytes should change: all of them up to HASHED, else an even sample."""
     size = byte_count(tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -105,6 +106,8 @@ class Probe(Lowering):
         """Returns values that stand for the results, None where umd has no such tensors."""
         try:
             described = promises(node, self._bound)
+            if not described:
+                return None
             values = [
                 self._builder.input(f"{node.name}_{i}", TensorDesc(p.dtype, p.shape)) for i, p in enumerate(described)
             ]
@@ -202,7 +205,7 @@ def _assemble(
             own = Roles(frozenset(i for i, n in enumerate(node.all_input_nodes) if n in static), kept(node, part))
             single = not isinstance(part.graph.output_node().args[0], (tuple, list))
             setattr(module, node.target, Part(Executable(session, lower(part, bound), own), single))
-        elif node.op == "call_function" and node.name in refused:
+        elif node.op == "call_function" and node.name in refused and node.target is not operator.getitem:
             on_cpu[str(node.target)] += 1
             warn_once(node, _reason(refused[node.name]))
     module.recompile()

@@ -13,7 +13,7 @@ import umd_core as umd
 from umd_core.device import Binding
 from umd_torch.graphs import Layout, Lowered
 from umd_torch.handles import DeviceTensor, from_bytes
-from umd_torch.host import Bytes, byte_count, copy_from
+from umd_torch.host import Bytes, byte_count, copy_from, drawn_seed
 from umd_torch.memory import Slab, regions
 from umd_torch.session import Session
 
@@ -53,7 +53,7 @@ class Executable:
     def __init__(self, session: Session, lowered: Lowered, roles: Roles) -> None:
         self._session = session
         self._arguments, self._results, self._roles = lowered.arguments, lowered.results, roles
-        self._static = {i for i, a in enumerate(self._arguments) if a.position in roles.static or a.position < 0}
+        self._static = {i for i, a in enumerate(self._arguments) if a.position in roles.static or a.tensor is not None}
         self._index = {a.position: i for i, a in enumerate(self._arguments)}
         sizes = {i: o.desc.byte_size for i, o in enumerate(lowered.graph.outputs) if o.desc is not None}
         returned = {r.output for i, r in enumerate(self._results) if i not in roles.resident}
@@ -86,6 +86,9 @@ class Executable:
         """Returns a tensor per input in the program's layout, and whether it is the caller's own."""
         result: list[tuple[torch.Tensor, bool]] = []
         for argument in self._arguments:
+            if argument.draws:
+                result.append((drawn_seed(), False))
+                continue
             tensor = argument.tensor if argument.tensor is not None else arguments[argument.position]
             if isinstance(tensor, DeviceTensor):
                 if tensor.held.session is self._session and tensor.lies == argument.layout:
@@ -104,7 +107,9 @@ class Executable:
         for index, (tensor, own) in enumerate(tensors):
             if isinstance(tensor, DeviceTensor):
                 bindings[index] = tensor.binding
-            elif session.maps:
+            elif (
+                session.maps and not self._arguments[index].draws
+            ):  # a seed is nobody else's: it would be gone too soon
                 bindings[index] = session.wrap(tensor)
             elif own and (index in self._static or parameters.knows(tensor)):
                 cached[index] = tensor

@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.node import _get_qualified_name as qualified_name
 from torch.fx.node import map_aggregate
@@ -78,6 +79,8 @@ __all__ = [
     "map_aggregate",
     "note_optimizer_step",
     "qualified_name",
+    "run_and_save_rng_state",
+    "run_with_rng_state",
     "storage_key",
     "unroll_recurrent_layers",
     "unset_fake_temporarily",

@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 
 import umd_core as umd
 from umd_core.errors import InputCountError
+from umd_torch.builder import SEED
 from umd_torch.graphs import Layout
 from umd_torch.handles import from_bytes
-from umd_torch.host import Bytes, copy_from
+from umd_torch.host import Bytes, copy_from, drawn_seed
 from umd_torch.joint import LossFunction, Objective, StepLowering, batch_input, trace
 from umd_torch.memory import Region, aligned, regions
 from umd_torch.resident import Resident
@@ -56,6 +57,8 @@ class Program:
         for position, layout in self._step.batch.items():
             place = self._places[batch_input(position)]
             copy_from(in_layout(batch[position], layout)[0], data, place.offset)
+        if SEED in self._places:
+            copy_from(drawn_seed(), data, self._places[SEED].offset)
         for name, value in self._resident.scalars():
             if name in self._places:
                 offset = self._places[name].offset

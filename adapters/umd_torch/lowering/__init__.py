@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from umd_torch.lowering import (
     convolution,
     creation,
     elementwise,
+    grouped,
     indexing,
     layout,
     matrix,
     normalization,
+    ordering,
     pooling,
+    random,
     reductions,
 )
 from umd_torch.lowering.common import Emitter, Table
@@ -20,12 +25,21 @@ LOWERINGS: Table = {
     **layout.TABLE,
     **elementwise.TABLE,
     **reductions.TABLE,
+    **ordering.TABLE,
     **matrix.TABLE,
+    **grouped.TABLE,
     **convolution.TABLE,
     **pooling.TABLE,
     **normalization.TABLE,
     **indexing.TABLE,
+    **random.TABLE,
 }
 """OpOverload → emitter."""
 
-__all__ = ["LOWERINGS", "Emitter"]
+
+def lowering_of(target: Any) -> Emitter | None:
+    """Returns the emitter of an overload, of a library's own op by its name; None when there is none."""
+    return LOWERINGS.get(target) or grouped.BY_NAME.get(str(target))
+
+
+__all__ = ["LOWERINGS", "Emitter", "lowering_of"]

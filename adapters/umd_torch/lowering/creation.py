@@ -37,7 +37,7 @@ def _always(value: Number) -> Emitter:
 
 def _range(b: Builder, start: Number, step: Number) -> Value:
     count = b.shape[0]
-    if count <= MAX_CONSTANT:
+    if count <= MAX_CONSTANT and not b.open_sizes:
         steps = np.arange(count, dtype=np.int64)
         exact = start + steps * step if b.dtype.is_integer else float(start) + steps * float(step)
         return b.constant(np.asarray(exact).astype(b.dtype.numpy))

@@ -292,6 +292,7 @@ TABLE: Table = {
     **_both("mul", _combine("Mul", "And")),
     **_both("rsub", _rsub),
     **_both("div", _divide),
+    **_both("true_divide", _divide),
     aten.div.Tensor_mode: _divide,
     aten.div.Scalar_mode: _divide,
     aten.floor_divide.default: functools.partial(_divide, rounding_mode="floor"),

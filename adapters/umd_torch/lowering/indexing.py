@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from umd_core import dtypes
@@ -92,9 +93,32 @@ def _scatter_reduce(b: Builder, x: Value, dim: int, index: Value, source: Value 
 def _scatter_reduce_two(
     b: Builder, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Value:
-    if not include_self or reduce not in _REDUCTIONS:
-        raise b.unsupported(f"scatter_reduce {reduce!r} with include_self={include_self} is not there")
+    if reduce == "mean":
+        return _scatter_mean(b, x, dim, index, source, include_self)
+    if not include_self:
+        x = _scatter(b, x, dim, index, _neutral(reduce, x.dtype), None)
     return _scatter(b, x, dim, index, source, _REDUCTIONS[reduce])
+
+
+def _neutral(reduce: str, dtype: dtypes.DType) -> Number:
+    """Returns the number that changes nothing that it is combined with."""
+    if reduce in ("sum", "prod"):
+        return int(reduce == "prod")
+    if dtype.is_float:
+        return -math.inf if reduce == "amax" else math.inf
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min if reduce == "amax" else limits.max)
+
+
+def _scatter_mean(b: Builder, x: Value, dim: int, index: Value, source: Value, include_self: bool) -> Value:
+    """Returns sums divided by how many numbers they are of; where none came, x stays."""
+    sums = _scatter_reduce_two(b, x, dim, index, source, "sum", include_self=include_self)
+    start, one = b.full(1, x.dtype, x.shape), b.full(1, x.dtype, index.shape)
+    counts = _scatter_reduce_two(b, start, dim, index, one, "sum", include_self=include_self)
+    if x.dtype.is_float:
+        return b.op("Div", sums, counts)
+    rest = b.op("Mod", sums, counts)  # torch divides integers downwards
+    return b.op("Div", b.op("Sub", sums, rest), counts)
 
 
 # several index tensors
