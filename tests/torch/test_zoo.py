@@ -93,7 +93,8 @@ def train_beside_torch(name: str, device: str) -> None:
             compare_gradients(ours, theirs)
         for optimizer in optimizers:
             optimizer.step()
-    assert losses[0] == pytest.approx(losses[1], rel=OUTPUTS)
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=OUTPUTS)
+    assert losses[0] == pytest.approx(losses[1], rel=PARAMETERS)  # batch norms make small differences grow
     assert losses[0][-1] < losses[0][0]
     for (label, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         assert close(a, b, PARAMETERS, 1e-6), label
