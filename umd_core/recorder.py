@@ -203,11 +203,20 @@ class Recorder:
         self.launch("gather_kernel", {"extents": out.shape, "axis": axis_extent}, operands)
         return out
 
-    def scatter(self, updates: View, index: View, out: View, axis_extent: int, *, add: bool = False) -> View:
-        """Records out[e, index[e]] (+)= updates[e] in place. `out` has updates' axes, then the indexed one."""
-        name = "scatter_add_kernel" if add else "scatter_kernel"
+    def scatter(self, updates: View, index: View, out: View, axis_extent: int, *, combine: str = "") -> View:
+        """Records out[e, index[e]] = updates[e] in place. `out` has updates' axes, then the indexed one.
+
+        `combine` names how an update meets what is there: add, mul, max or min; without it, it takes its place.
+        """
+        name = f"scatter_{combine}_kernel" if combine else "scatter_kernel"
         operands = {"updates": updates, "index": index, "out": out}
         self.launch(name, {"extents": updates.shape, "axis": axis_extent}, operands)
+        return out
+
+    def random(self, name: str, seed: View, offset: View, out: View, **operands: View) -> View:
+        """Records `random_{name}_kernel` over all of `out`; seed and offset hold one number each. Returns `out`."""
+        keys = {key: View(v.buffer, v.dtype, (), (), v.offset) for key, v in (("seed", seed), ("offset", offset))}
+        self.launch(f"random_{name}_kernel", {"extents": out.shape}, {**keys, **operands, "out": out})
         return out
 
     def gemm(self, a: View, b: View, out: View) -> View:

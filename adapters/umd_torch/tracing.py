@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from umd_torch import attention
+from umd_torch import attention, foreach
 from umd_torch.torch_private import core_aten_decompositions, get_decompositions, without_mkldnn
 
 aten = torch.ops.aten
@@ -35,7 +35,8 @@ def decompositions() -> dict[Any, Any]:
     table: dict[Any, Any] = {**get_decompositions(MORE), **core_aten_decompositions()}
     for overload in KEPT_OVERLOADS:
         table.pop(overload, None)
-    return {**table, **attention.DECOMPOSITIONS, aten._adaptive_avg_pool2d.default: _adaptive_average}
+    ours = {aten._adaptive_avg_pool2d.default: _adaptive_average}
+    return {**table, **attention.DECOMPOSITIONS, **foreach.DECOMPOSITIONS, **ours}
 
 
 def _adaptive_average(x: torch.Tensor, size: Sequence[int]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ NUMPY_NAMES = {
     "ge": "greater_equal", "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "not": "logical_not",
     "bitand": "bitwise_and", "bitor": "bitwise_or", "bitxor": "bitwise_xor", "bitnot": "invert", "select": "where",
 }  # fmt: skip
-PRIMITIVE: dict[str, Callable[..., Any]] = {
+PRIMITIVE: dict[str, Any] = {
     **{name: getattr(np, NUMPY_NAMES.get(name, name), divide) for name in PRIMITIVES},
     "div": divide,
     "pow": power,
@@ -144,10 +144,10 @@ def gather(record: KernelRecord, p: dict[str, Any], data: Array, index: Array, o
 
 
 def scatter(record: KernelRecord, p: dict[str, Any], updates: Array, index: Array, out: Array) -> None:
-    """Sets or adds to out[e, index[e]], one update after the other."""
-    at = places(record, index, p["axis"])
-    if record.row.program == "add":
-        np.add.at(out, at, updates)
+    """Sets out[e, index[e]], or combines it with the update, one update after the other."""
+    at, name = places(record, index, p["axis"]), record.row.program
+    if name in PRIMITIVES:
+        PRIMITIVE[name].at(out, at, updates)
     else:
         for e in np.ndindex(index.shape):  # NumPy's own assignment keeps no order among equal places
             out[(*e, at[-1][e])] = updates[e]

@@ -242,7 +242,9 @@ PRIMITIVES: dict[str, Callable[..., Array]] = {
     "trunc": np.trunc, "isnan": np.isnan, "isinf": np.isinf, "eq": np.equal, "ne": np.not_equal, "lt": np.less,
     "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "and": np.logical_and, "or": np.logical_or,
     "xor": np.logical_xor, "not": np.logical_not, "bitand": np.bitwise_and, "bitor": np.bitwise_or,
-    "bitxor": np.bitwise_xor, "bitnot": np.invert, "select": np.where,
+    "bitxor": np.bitwise_xor, "bitnot": np.invert, "select": np.where, "shl": np.left_shift, "shr": np.right_shift,
+    "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh,
+    "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
 }  # fmt: skip
 
 

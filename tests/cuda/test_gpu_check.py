@@ -78,7 +78,7 @@ def test_a_whole_run_writes_a_page_and_a_file(
 
 
 def test_what_design_asks_for_is_there(script: ModuleType) -> None:
-    arguments = argparse.Namespace(device=DEVICE, megabytes=1, extent=32, kit="")
+    arguments = argparse.Namespace(device=DEVICE, megabytes=1, extent=32, kit="", minutes=1)
     assert list(script.sections(arguments)) == [
         "bandwidth", "matrix products", "launches", "training", "models", "compute-sanitizer, planted faults",
         "compute-sanitizer, our kernels", "conformance",
@@ -96,3 +96,26 @@ def test_a_part_that_fails_or_has_no_time_is_named_and_the_others_are_there(scri
     assert script.markdown(report).rstrip().endswith("Not well: a, b: row.")
     late = script.report_of(arguments, {"a": dict}, -1)
     assert late["a"]["left out"] == "-1 seconds were over"
+
+
+def test_the_kit_stops_at_its_deadline_and_says_what_it_left_out(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    clock = iter(range(10_000))
+
+    def run(device: str, select: str) -> argparse.Namespace:
+        asked.append(select)
+        one = argparse.Namespace(name=f"test {len(asked)}", outcome="passed", detail="")
+        return argparse.Namespace(results=[one])
+
+    monkeypatch.setattr(script, "conformance", argparse.Namespace(run=run))
+    monkeypatch.setattr(script, "time", argparse.Namespace(monotonic=lambda: next(clock)))
+    found = script.kit(DEVICE, "", deadline=3)
+    assert asked[0] == "not test_kernel"
+    assert len(asked) == found["passed"] == 3
+    assert not found["ok"]
+    assert all(name not in select for select in asked for name in found["left out, for time"].split(" or "))
+    whole = script.kit(DEVICE, "")
+    assert whole["ok"]
+    assert "left out, for time" not in whole

@@ -49,7 +49,8 @@ INTEGER: dict[str, Callable[..., int]] = {
     "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
     "and": lambda a, b: a and b, "or": lambda a, b: a or b, "xor": lambda a, b: bool(a) != bool(b),
     "not": lambda x: not x, "bitand": lambda a, b: a & b, "bitor": lambda a, b: a | b, "bitxor": lambda a, b: a ^ b,
-    "bitnot": lambda x: ~x, "select": lambda c, a, b: a if c else b,
+    "bitnot": lambda x: ~x, "shl": lambda a, b: a << b if 0 <= b < 64 else 0,
+    "shr": lambda a, b: a >> min(b, 64) if b >= 0 else -(a < 0), "select": lambda c, a, b: a if c else b,
 }  # fmt: skip
 
 
@@ -79,6 +80,8 @@ FLOAT: dict[str, Callable[..., Any]] = {
     "trunc": np.trunc, "isnan": lambda x: x != x, "isinf": lambda x: abs(x) == np.inf,
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
     "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b, "select": np.where,
+    "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh,
+    "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
 }  # fmt: skip
 
 

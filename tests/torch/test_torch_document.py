@@ -11,7 +11,7 @@ TEXT = (ROOT / "docs/pytorch.md").read_text()
 
 def test_the_blocks_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "docs/pytorch.md", "exec"), names)

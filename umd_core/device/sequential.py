@@ -19,7 +19,7 @@ from umd_core.device.fence import Fence, SubmissionTicket
 from umd_core.device.program import Program
 from umd_core.device.protocol import Binding, Buffer, Caps, FenceValue
 from umd_core.device.submission import Lines, Submission
-from umd_core.device.tensor import Tensor, as_bytes, run, span, upload
+from umd_core.device.tensor import Tensor, as_bytes, run, span, upload, writable
 from umd_core.dtypes import DType
 from umd_core.encoding import Limits, decode
 from umd_core.errors import (
@@ -196,6 +196,15 @@ class SequentialDevice(BackendMethods):
             if root is not None:
                 raise PoisonedError(f"read of bytes [{offset}, {offset + size})", root)
         return self.read_memory(buffer.memory, offset, size) if size else memoryview(b"")
+
+    def read_into(self, buffer: Buffer, offset: int, out: Any) -> None:
+        """Fills `out`, anything writable that is contiguous, with the bytes from byte `offset` on.
+
+        Raises:
+            ShapeError: it cannot be filled in place.
+        """
+        view = writable(out)
+        np.frombuffer(view, np.uint8)[...] = np.frombuffer(self.read(buffer, offset, len(view)), np.uint8)
 
     def _check(self, buffer: Buffer, offset: int, size: int, what: str) -> None:
         if self._dropped:

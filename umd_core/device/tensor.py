@@ -70,16 +70,35 @@ class Tensor:
         """The tensor's bytes, ready for `submit`."""
         return Binding(self.storage.buffer, 0, self.desc.byte_size)
 
-    def numpy(self) -> Array:
+    def numpy(self, out: Array | None = None) -> Array:
         """Returns the elements as a host array: without a copy on a device with host-visible buffers.
+
+        Args:
+            out: an array of this shape and element type to be filled and returned; without a copy on the way when it,
+                like the tensor, is contiguous.
 
         Raises:
             PoisonedError: the work that should have made them failed.
+            ShapeError, DTypeError: `out` is another kind of array.
         """
         device, desc = self.storage.device, self.desc
+        if out is not None:
+            return self._fill(out)
         data = device.read(self.storage.buffer, 0, desc.byte_size)
         flat = np.asarray(_Host(self.storage, data)) if desc.byte_size else np.empty(0, np.uint8)
         return strided(flat, desc)
+
+    def _fill(self, out: Array) -> Array:
+        desc = self.desc
+        if out.shape != desc.shape:
+            raise ShapeError("numpy", f"has shape {list(out.shape)}, not {list(desc.shape)}", input="out")
+        if out.dtype != desc.dtype.numpy:
+            raise DTypeError("numpy", f"is {out.dtype}", input="out", got=str(out.dtype), allowed=(desc.dtype.name,))
+        if desc.is_contiguous and out.flags.c_contiguous:
+            self.storage.device.read_into(self.storage.buffer, 0, out)
+        else:
+            out[...] = self.numpy()
+        return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -103,6 +122,23 @@ def as_bytes(data: Any) -> memoryview:
         return array.reshape(-1).view(np.uint8).data
     view = memoryview(data)
     return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def writable(out: Any) -> memoryview:
+    """Returns the bytes of an array, or of anything that has the buffer protocol, to be filled.
+
+    Raises:
+        ShapeError: it has gaps, or is read-only.
+    """
+    if isinstance(out, np.ndarray):  # some element types are unknown to the buffer protocol
+        readonly, contiguous = not out.flags.writeable, out.flags.c_contiguous
+        view = out.reshape(-1).view(np.uint8).data if contiguous else memoryview(b"")
+    else:
+        view = memoryview(out)
+        readonly, contiguous = view.readonly, view.c_contiguous
+    if readonly or not contiguous:
+        raise ShapeError("read", f"what is to be filled {'is read-only' if readonly else 'is not contiguous'}")
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
 
 
 def strided(flat: Array, desc: TensorDesc) -> Array:

@@ -1,4 +1,4 @@
-"""Cast: the same numbers as another dtype."""
+"""Cast and CastLike: the same numbers as another dtype."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> View:
     return view if view.dtype is call.outputs[0].dtype else recorder.copy(view, recorder.out(call))
 
 
+_OF_8_BITS = (Attribute("saturate", "bool", True), Attribute("round_mode", "string", "up"))
 TEMPLATES = (
     OpTemplate(
         "Cast",
@@ -22,12 +23,18 @@ TEMPLATES = (
         same_shape,
         _emit,
         {"T": ALL},
-        (
-            Attribute("to", "dtype", required=True),
-            Attribute("saturate", "bool", True),
-            Attribute("round_mode", "string", "up"),
-        ),
+        (Attribute("to", "dtype", required=True), *_OF_8_BITS),
         doc="input as dtype to. Floats become integers toward zero, saturating, NaN as 0; integers wrap; to bool is "
         "!= 0. saturate and round_mode concern 8-bit floats only, which are not supported.",
+    ),
+    OpTemplate(
+        "CastLike",
+        (Input("input", "T1"), Input("target_type", "T2")),
+        (Result("output", "T2"),),
+        same_shape,
+        _emit,
+        {"T1": ALL, "T2": ALL},
+        _OF_8_BITS,
+        doc="input as target_type's dtype, as Cast makes it; target_type's numbers are not read.",
     ),
 )

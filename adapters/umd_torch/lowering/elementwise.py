@@ -265,6 +265,10 @@ def _addc(op: str) -> Emitter:
     return emit
 
 
+def _multiply_add(b: Builder, x: Value, y: Value, z: Value) -> Value:
+    return b.op("Add", b.op("Mul", *(b.cast(v, b.dtype) for v in (x, y))), b.cast(z, b.dtype))
+
+
 _UNARY = {
     "exp": "Exp", "expm1": "umd.Expm1", "log": "Log", "log1p": "umd.Log1p", "sqrt": "Sqrt", "rsqrt": "umd.Rsqrt",
     "sin": "Sin", "cos": "Cos", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf", "reciprocal": "Reciprocal",
@@ -342,4 +346,5 @@ TABLE: Table = {
     aten.isinf.default: _false_or("IsInf"),
     aten.addcmul.default: _addc("Mul"),
     aten.addcdiv.default: _addc("Div"),
+    torch.ops.prims.fma.default: _multiply_add,
 }

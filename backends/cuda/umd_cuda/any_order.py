@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from umd_core.commands import Flag, CommandBuffer
+from umd_core.commands import CommandBuffer, Flag
 from umd_core.errors import UnsupportedError
 from umd_core.kernels import KernelRecord
 from umd_core.kernels.geometry import Flat

@@ -91,10 +91,16 @@ _FLOAT = {
     "ceil": "ceil{f}({0})",
     "round": "rint{f}({0})",
     "trunc": "trunc{f}({0})",
+    **{name: f"{name}{{f}}({{0}})" for name in ("tan", "asin", "acos", "atan", "sinh", "cosh")},
+    **{name: f"{name}{{f}}({{0}})" for name in ("asinh", "acosh", "atanh")},
+    "atan2": "atan2{f}({0}, {1})",
     "isnan": "{0} != {0}",
     "isinf": "fabs{f}({0}) == (T_value)__int_as_float(0x7f800000)",
     **_EITHER,
 }
+
+_TOO_FAR = "(unsigned long long){1} >= 8 * sizeof(T)"
+"""Whether a shift count is the width or more, or negative."""
 
 # W is the unsigned type that wraps. Every result is cut to the element type.
 _INTEGER = {
@@ -109,6 +115,7 @@ _INTEGER = {
     "bitor": "{0} | {1}",
     "bitxor": "{0} ^ {1}",
     "bitnot": "~{0}",
+    "shl": f"{_TOO_FAR} ? (W)0 : (W){{0}} << {{1}}",
     **_EITHER,
 }
 _SIGNED = {
@@ -118,6 +125,7 @@ _SIGNED = {
     "div": "{1} == 0 ? (T)0 : {1} == -1 ? (T)((W)0 - (W){0}) : (T)({0} / {1})",
     "fmod": "{1} == 0 || {1} == -1 ? 0 : {0} % {1}",
     "mod": "modulo({0}, {1})",
+    "shr": f"{_TOO_FAR} ? (T)({{0}} < 0 ? -1 : 0) : (T)({{0}} >> {{1}})",
 }
 _UNSIGNED = {
     **_INTEGER,
@@ -126,6 +134,7 @@ _UNSIGNED = {
     "div": "{1} == 0 ? 0 : {0} / {1}",
     "fmod": "{1} == 0 ? 0 : {0} % {1}",
     "mod": "{1} == 0 ? 0 : {0} % {1}",
+    "shr": f"{_TOO_FAR} ? (T)0 : (T)({{0}} >> {{1}})",
 }
 _BOOL = {**_EITHER, "and": "{0} && {1}", "or": "{0} || {1}", "xor": "{0} != {1}", "not": "!{0}"}
 

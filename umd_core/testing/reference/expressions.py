@@ -45,6 +45,8 @@ _INTEGER: dict[str, Any] = {
     "bitor": lambda a, b: a | b,
     "bitxor": lambda a, b: a ^ b,
     "bitnot": lambda a: ~a,
+    "shl": lambda a, b: a << b if 0 <= b < 64 else 0,
+    "shr": lambda a, b: a >> b if 0 <= b < 64 else -(a < 0),
 }
 _FLOAT: dict[str, Callable[..., Any]] = {
     "neg": np.negative,
@@ -77,6 +79,16 @@ _FLOAT: dict[str, Callable[..., Any]] = {
     "trunc": np.trunc,
     "isnan": np.isnan,
     "isinf": np.isinf,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "atan2": np.arctan2,
 }
 _EITHER: dict[str, Callable[..., Any]] = {
     "eq": lambda a, b: a == b,

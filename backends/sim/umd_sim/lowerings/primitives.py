@@ -51,10 +51,13 @@ _FLOAT: dict[str, Function] = {
     "expm1": np.expm1, "sqrt": np.sqrt, "rsqrt": special.rsqrt, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
     "sigmoid": special.sigmoid, "erf": special.erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
     "trunc": np.trunc, "isnan": special.is_nan, "isinf": special.is_inf,
+    "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh,
+    "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
 }  # fmt: skip
 
 _BITWISE: dict[str, Function] = {
     "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor, "bitnot": np.invert,
+    "shl": np.left_shift, "shr": np.right_shift,
 }  # fmt: skip
 
 _SIGNED: dict[str, Function] = {
