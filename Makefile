@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := clients/node/node_modules/.package-lock.json
-PACKAGES := umd_core umd_cuda umd_sim umd_grpc umd_torch umd_cli
+PACKAGES := umd_core umd_cuda umd_sim umd_grpc umd_model umd_torch umd_cli
 
 # The generated modules land under umd_grpc/_pb of the folder given, with imports that are right there.
 protoc = $(BIN)/python -m grpc_tools.protoc -Iumd_grpc/_pb=protos \
@@ -39,6 +39,10 @@ demo: $(READY)  ## Train a small network on real digits through the whole path.
 .PHONY: test
 test: $(READY) $(NODE_READY)  ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+.PHONY: cuda-check
+cuda-check: $(READY)  ## Compile every kernel for NVIDIA's GPUs, without one.
+	$(BIN)/python scripts/cuda_check.py
 
 .PHONY: bench
 bench: $(READY)  ## Measure this project beside its baselines: one table and one JSON file a benchmark.

@@ -9,6 +9,7 @@ STATUS_BASE = 10
 """An error with status n (docs/cli.md lists them) ends the program with code 10 + n."""
 
 EXTRAS = {
+    "cryptography": "grpc",
     "cupy": "cuda",
     "google": "grpc",
     "grpc": "grpc",

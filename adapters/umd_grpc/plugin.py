@@ -22,16 +22,16 @@ def _probe() -> Unavailable:
 
 
 def _open(rest: str) -> Device:
-    return _connect(rest, secure=False)
+    return _connect("grpc", rest)
 
 
 def _open_secure(rest: str) -> Device:
-    return _connect(rest, secure=True)
+    return _connect("grpcs", rest)
 
 
-def _connect(rest: str, *, secure: bool) -> Device:
-    from umd_grpc.client.channel import split_address  # noqa: PLC0415  # gRPC loads when a device is opened
+def _connect(scheme: str, rest: str) -> Device:
+    from umd_grpc.client.access import read_url  # noqa: PLC0415  # gRPC loads when a device is opened
     from umd_grpc.client.remote import RemoteDevice  # noqa: PLC0415  # loaded when a device is opened, not before
 
-    target, device = split_address(rest)
-    return RemoteDevice(target, device, secure=secure)
+    _, access, device = read_url(f"{scheme}:{rest}")
+    return RemoteDevice(access, device)

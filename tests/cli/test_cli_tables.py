@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import umd_core as umd
-from umd_cli.app import COMMANDS, app
+from umd_cli.app import COMMANDS, GROUPS, app
 from umd_core.errors import Status
 from umd_core.kernels import KERNELS
 from umd_core.ops import OPS
@@ -38,6 +38,15 @@ def test_help_names_every_command_and_what_it_does() -> None:
         own = umd_command(name, "--help")
         assert own.exit_code == 0
         assert "--json" in own.stdout
+
+
+def test_help_names_the_commands_of_a_group() -> None:
+    for group, (meaning, commands) in GROUPS.items():
+        result = umd_command(group, "--help")
+        assert meaning in result.stdout
+        for name in commands:
+            assert name in result.stdout
+            assert "--json" in umd_command(group, name, "--help").stdout
 
 
 def test_ops_lists_the_whole_table() -> None:
@@ -233,4 +242,4 @@ def test_the_documented_exit_codes_are_the_real_ones() -> None:
     assert [(int(code), int(status), name) for code, status, name in rows] == [
         (10 + status, int(status), status.name) for status in Status if status
     ]
-    assert {f"`umd {name}" for name in COMMANDS} == set(re.findall(r"^\| (`umd \w+)", text, flags=re.MULTILINE))
+    assert {f"`umd {name}" for name in (*COMMANDS, *GROUPS)} == set(re.findall(r"^\| (`umd \w+)", text, flags=re.MULTILINE))

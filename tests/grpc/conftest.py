@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -18,14 +18,15 @@ import pytest
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client import Client
 
+MODULE = ("-m", "umd_grpc.server")
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 class ServerProcess:
     """A server that a test started; it is ended with the test."""
 
-    def __init__(self, *arguments: str, listen: str = "127.0.0.1:0") -> None:
-        command = [sys.executable, "-m", "umd_grpc.server", "--listen", listen, *arguments]
+    def __init__(self, *arguments: str, listen: str = "127.0.0.1:0", module: Sequence[str] = MODULE) -> None:
+        command = [sys.executable, *module, "--listen", listen, *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.log: list[dict[str, Any]] = []
         self.errors: list[str] = []
@@ -96,8 +97,8 @@ def start_server() -> Iterator[Callable[..., ServerProcess]]:
     """Starts servers of this test."""
     started: list[ServerProcess] = []
 
-    def start(*arguments: str, listen: str = "127.0.0.1:0") -> ServerProcess:
-        started.append(ServerProcess(*arguments, listen=listen))
+    def start(*arguments: str, **options: Any) -> ServerProcess:
+        started.append(ServerProcess(*arguments, **options))
         return started[-1]
 
     yield start
@@ -129,17 +130,20 @@ def connect() -> Iterator[Callable[[str], Any]]:
 class FrameSession:
     """A session spoken frame by frame."""
 
-    def __init__(self, address: str, device: str = "", *, open_it: bool = True) -> None:
+    def __init__(
+        self, address: str, device: str = "", *, open_it: bool = True, metadata: Any = (), **fields: Any
+    ) -> None:
         self.channel: Any = grpc.insecure_channel(address, options=UNLIMITED)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         requests: Any = iter(self._outbox.get, None)
-        self.call: Any = self.channel.stream_stream("/umd.runtime.Runtime/Session")(requests)
+        method: Any = self.channel.stream_stream("/umd.runtime.Runtime/Session")
+        self.call: Any = method(requests, metadata=metadata)
         self.seq = 0
         self.replies: dict[int, pb.Reply] = {}
         self.last = pb.SessionResponse()
         self.opened = pb.Opened()
         if open_it:
-            seq = self.send(self.frame(open=pb.Open(device=device, protocol=1)))
+            seq = self.send(self.frame(open=pb.Open(device=device, protocol=1, **fields)))
             self.opened = self.answer(seq).opened
 
     def frame(self, **command: Any) -> pb.Frame:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from umd_cli.devices import device_caps
+from umd_cli.devices import explains, opened
 from umd_cli.output import Json, show, table
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ def kernels(
     from umd_core.errors import UnsupportedError
     from umd_core.kernels import BY_NAME, KERNELS
 
-    caps = None if device is None else device_caps(device)
+    caps, runs = (None, {}) if device is None else _asked(device)
     if name is None:
         rows = [
-            _summary(row, caps) for row in sorted(KERNELS.values(), key=lambda r: (r.level, r.family, r.name, r.abi))
+            {**_summary(row, caps), **_runs(row, runs)}
+            for row in sorted(KERNELS.values(), key=lambda r: (r.level, r.family, r.name, r.abi))
         ]
         show(rows, json, lambda: [_listing(rows, device)])
         return
@@ -37,8 +38,23 @@ def kernels(
         nearest = difflib.get_close_matches(name, BY_NAME, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(nearest)}?" if nearest else "`umd kernels` lists them"
         raise UnsupportedError(f"is not in the kernel table; {hint}", op=name)
-    found = _details(BY_NAME[name], caps)
+    found = {**_details(BY_NAME[name], caps), **_runs(BY_NAME[name], runs)}
     show(found, json, lambda: _page(found, device))
+
+
+def _asked(name: str) -> tuple[Caps, dict[str, str]]:
+    """Returns what a device can do, and what runs each kernel there, as far as the device says."""
+    from umd_core.kernels import BY_NAME
+
+    with opened(name) as device:
+        caps, explaining = device.caps(), explains(device)
+        if explaining is None:
+            return caps, {}
+        return caps, {row.name: explaining.implementation(row) for row in BY_NAME.values()}
+
+
+def _runs(row: KernelRow, runs: dict[str, str]) -> dict[str, str]:
+    return {"runs": runs[row.name]} if row.name in runs else {}
 
 
 def _summary(row: KernelRow, caps: Caps | None) -> dict[str, Any]:
@@ -86,12 +102,13 @@ def _details(row: KernelRow, caps: Caps | None) -> dict[str, Any]:
 
 
 def _listing(rows: list[dict[str, Any]], device: str | None) -> RenderableType:
-    headings = ["kernel", ">abi", ">level", "family", "bindings", *([f"on {device}"] if device else []), "mathematics"]
+    headings = ["kernel", ">abi", ">level", "family", "bindings", *([f"on {device}"] if device else [])]
+    headings += [*(["run by"] if any("runs" in row for row in rows) else []), "mathematics"]
     return table(headings, (_cells(row) for row in rows))
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    supported = [row["supported"]] if "supported" in row else []
+    supported = [row[name] for name in ("supported", "runs") if name in row]
     return [
         row["name"], row["abi"], row["level"], row["family"], " ".join(row["bindings"]), *supported, row["mathematics"],
     ]  # fmt: skip
@@ -103,7 +120,8 @@ def _page(found: dict[str, Any], device: str | None) -> Iterable[RenderableType]
     if found["source"]:
         yield found["source"]
     if device:
-        yield f"on {device}: {found['supported']}"
+        runs = f", run by {found['runs']}" if found.get("runs") else ""
+        yield f"on {device}: {found['supported']}{runs}"
     yield ""
     yield table(("type", "may be"), ((name, " ".join(allowed)) for name, allowed in found["types"].items()))
     yield ""

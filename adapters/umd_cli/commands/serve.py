@@ -1,38 +1,56 @@
-"""`umd serve`: translate and execute for clients."""
+"""`umd serve`: translate and execute for clients. Its options are the fields of the configuration."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from typing import Annotated, Any
 
 import typer
 
 from umd_cli.output import Json
+from umd_grpc.config.fields import FIELDS, Field
+from umd_grpc.config.units import SWITCH, TEXTS
+
+_PANELS = {"": "Options", "tls": "TLS", "quota": "Quota of an identity", "limits": "Limits of a client"}
 
 
-def serve(
-    devices: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--backend", "--device", "-d", help='What to serve: "sim" (its device 0) or "sim:0"; may be repeated.'
-        ),
-    ] = None,
-    listen: Annotated[
-        list[str] | None,
-        typer.Option("--listen", "-l", help="127.0.0.1:50051 (port 0: any free one) or unix:/path; may be repeated."),
-    ] = None,
-    grace: Annotated[
-        float, typer.Option("--grace", min=0.0, help="Seconds that SIGTERM leaves to work under way.")
-    ] = 30.0,
-    allow_insecure: Annotated[
-        bool, typer.Option("--allow-insecure", help="Listen beyond loopback though there is no TLS and no token.")
-    ] = False,
-    json: Json = False,
-) -> None:
+def serve(**given: Any) -> None:
     """Translate and execute for clients, until SIGTERM or Ctrl-C.
 
     One JSON line on stdout says when it listens and where; its log, a line a second under load, goes to stderr.
     """
-    from umd_grpc.server import DEFAULT_LISTEN, serve
+    from umd_grpc.config.load import effective
+    from umd_grpc.server import Settings, serve
 
-    names = [name if ":" in name else f"{name}:0" for name in devices or ["sim"]]
-    serve(names, listen or DEFAULT_LISTEN, grace_seconds=grace, allow_insecure=allow_insecure)
+    fields = {field.parameter: key for key, field in FIELDS.items()}
+    flags = {fields[name]: value for name, value in given.items() if name in fields and value not in (None, False)}
+    serve(Settings.of(effective(given["config"], flags)))
+
+
+def _parameter(field: Field) -> inspect.Parameter:
+    """Returns a field as a parameter of a command. One that is not given is None, or False for a switch."""
+    table = field.key.rpartition(".")[0]
+    option = typer.Option(
+        *field.options,
+        help=f"{field.meaning[0].upper()}{field.meaning[1:]}.",
+        metavar=None if field.kind is SWITCH else field.kind.name.upper(),
+        rich_help_panel=_PANELS[table],
+        show_default=False,
+    )
+    kind: Any = bool if field.kind is SWITCH else list[str] | None if field.kind is TEXTS else str | None
+    default = False if field.kind is SWITCH else None
+    return inspect.Parameter(
+        field.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+_CONFIG = inspect.Parameter(
+    "config",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[str | None, typer.Option("--config", "-c", help="A file of settings; options override it.")],
+)
+_JSON = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+_PARAMETERS = [_CONFIG, *map(_parameter, FIELDS.values()), _JSON]
+vars(serve)["__signature__"] = inspect.Signature(_PARAMETERS)
+serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}

@@ -12,7 +12,8 @@ from grpc_health.v1 import health_pb2
 from umd_core.commands import CommandBuffer
 from umd_core.errors import UmdError
 from umd_core.ir import Graph
-from umd_grpc._pb.umd import graph_pb2, runtime_pb2, translator_pb2
+from umd_grpc._pb.umd import admin_pb2, graph_pb2, runtime_pb2, translator_pb2
+from umd_grpc.client.access import Access, reach
 from umd_grpc.client.channel import Process, call_error, open_aio_channel, open_channel
 from umd_grpc.client.requests import (
     Encoder,
@@ -48,6 +49,9 @@ class _Calls:
             runtime_pb2.DescribeRequest.SerializeToString,
             runtime_pb2.DescribeResponse.FromString,
         )
+        self.watch: Any = channel.unary_stream(
+            "/umd.admin.Admin/Watch", admin_pb2.WatchRequest.SerializeToString, admin_pb2.State.FromString
+        )
         self.check: Any = channel.unary_unary(
             "/grpc.health.v1.Health/Check",
             health_pb2.HealthCheckRequest.SerializeToString,
@@ -63,10 +67,13 @@ class Client:
         ...     translation = client.translate("Add", [x, y])
     """
 
-    def __init__(self, target: str, *, secure: bool = False, timeout: float = SECONDS) -> None:
-        """`timeout` is the deadline of a call in seconds, unless the call says otherwise."""
-        self.target, self._timeout = target, timeout
-        self.channel = open_channel(target, secure=secure)
+    def __init__(
+        self, target: str | Access, *, secure: bool = False, token: str = "", timeout: float = SECONDS
+    ) -> None:
+        """`timeout` is the deadline of a call in seconds, unless the call says otherwise; for others see `reach`."""
+        access = reach(target, secure=secure, token=token)
+        self.target, self._timeout = access.target, timeout
+        self.channel = open_channel(access)
         self._process, self._encoder = Process(), Encoder()
         self._calls = _Calls(self.channel)
 
@@ -133,6 +140,21 @@ class Client:
             raise call_error(error, self.target) from error
         return reader.program()
 
+    def watch(self, interval: float = 1.0) -> Iterator[admin_pb2.State]:
+        """Yields what the server is doing, every `interval` seconds; once when that is 0.
+
+        Raises:
+            UmdError: the server could not be asked, or has ended.
+        """
+        self._process.check(self.target)
+        call = self._calls.watch(admin_pb2.WatchRequest(interval_ms=round(interval * 1000)))
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise call_error(error, self.target) from error
+        finally:
+            call.cancel()
+
     def describe(self, *, timeout: float | None = None) -> runtime_pb2.DescribeResponse:
         """Returns what the server and its devices can do."""
         answer: runtime_pb2.DescribeResponse = self._call(self._calls.describe, runtime_pb2.DescribeRequest(), timeout)
@@ -157,10 +179,13 @@ class Client:
 class AsyncClient:
     """Calls of one server from asyncio, over one channel; an asynchronous context manager."""
 
-    def __init__(self, target: str, *, secure: bool = False, timeout: float = SECONDS) -> None:
-        """`timeout` is the deadline of a call in seconds, unless the call says otherwise."""
-        self.target, self._timeout = target, timeout
-        self.channel = open_aio_channel(target, secure=secure)
+    def __init__(
+        self, target: str | Access, *, secure: bool = False, token: str = "", timeout: float = SECONDS
+    ) -> None:
+        """`timeout` is the deadline of a call in seconds, unless the call says otherwise; for others see `reach`."""
+        access = reach(target, secure=secure, token=token)
+        self.target, self._timeout = access.target, timeout
+        self.channel = open_aio_channel(access)
         self._encoder = Encoder()
         self._calls = _Calls(self.channel)
 

@@ -1,25 +1,21 @@
-"""Channels to a server: where it is, how calls behave, what their failures mean."""
+"""Channels to a server: how calls behave, and what they carry."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import grpc
 
-from umd_core.errors import (
-    CancelledError,
-    DeviceLostError,
-    InternalError,
-    LimitError,
-    NotAuthorisedError,
-    UmdError,
-    UnsupportedError,
-)
+from umd_core.errors import DeviceLostError
+from umd_grpc.client.access import Access
+from umd_grpc.client.errors import MESSAGE_LIMIT, call_error
 
-MESSAGE_LIMIT = 65 << 20
+__all__ = ["MESSAGE_LIMIT", "Process", "call_error", "open_aio_channel", "open_channel", "options"]
+
+Channel = TypeVar("Channel", grpc.Channel, grpc.aio.Channel)
+
 _PURE = (
     {"service": "umd.Translator", "method": "Translate"},
     {"service": "umd.runtime.Runtime", "method": "Describe"},
@@ -58,63 +54,79 @@ def options(*, own_connection: bool = False) -> list[tuple[str, Any]]:
     ]
 
 
-def open_channel(target: str, *, secure: bool = False, own_connection: bool = False) -> grpc.Channel:
-    """Returns a channel. `secure` uses TLS and the system's roots."""
-    given = options(own_connection=own_connection)
-    if secure:
-        return grpc.secure_channel(target, grpc.ssl_channel_credentials(), options=given)
-    return grpc.insecure_channel(target, options=given)
-
-
-def open_aio_channel(target: str, *, secure: bool = False) -> grpc.aio.Channel:
-    """Returns a channel for asyncio."""
-    if secure:
-        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=options())
-    return grpc.aio.insecure_channel(target, options=options())
-
-
-def split_address(rest: str) -> tuple[str, str]:
-    """Returns (gRPC target, device) of what follows the first colon of a device's name.
-
-    "//host:port/sim:0", "//host:port" (the server's first device) and "unix:/path#sim:0" are understood.
+def open_channel(access: Access, *, own_connection: bool = False) -> grpc.Channel:
+    """Returns a channel to a server.
 
     Raises:
-        UnsupportedError: it is something else.
+        UmdError: see `Access.credentials`.
     """
-    if rest.startswith("//"):
-        target, _, device = rest[2:].partition("/")
-        if target:
-            return (target if ":" in target else f"{target}:50051"), device
-    elif rest.startswith("unix:"):
-        target, _, device = rest.partition("#")
-        return target, device
-    wanted = "grpc://host:port/sim:0 or grpc:unix:/path#sim:0"
-    raise UnsupportedError(f"not the address of a device; write it as {wanted}", device=f"grpc:{rest}")
+    given = options(own_connection=own_connection)
+    if access.secure:
+        credentials, more = access.credentials()
+        return _carrying(access, grpc.secure_channel(access.target, credentials, options=[*given, *more]))
+    return _carrying(access, grpc.insecure_channel(access.target, options=[*given, *_in_the_clear(access)]))
 
 
-def call_error(error: grpc.RpcError, target: str) -> UmdError:
-    """Returns what the failure of a call means."""
-    code = error.code() if callable(getattr(error, "code", None)) else grpc.StatusCode.UNKNOWN
-    details = str(error.details() or code.name) if callable(getattr(error, "details", None)) else str(error)
-    if code in _LOST:
-        return DeviceLostError(target, f"{details} ({code.name})")
-    if code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
-        return CancelledError(f"call of {target}: {details} ({code.name})")
-    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return NotAuthorisedError(f"{target}: {details}")
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedError(f"the server does not have this call: {details}", device=target)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return LimitError(f"bytes of a message to or from {target} ({details})", MESSAGE_LIMIT + 1, MESSAGE_LIMIT)
-    return InternalError(f"call of {target}: {details} ({code.name})")
+def open_aio_channel(access: Access) -> grpc.aio.Channel:
+    """Returns a channel for asyncio; see `open_channel`. A pinned certificate is fetched before it returns."""
+    given = options()
+    if access.secure:
+        credentials, more = access.credentials()
+        return _carrying(access, grpc.aio.secure_channel(access.target, credentials, options=[*given, *more]))
+    return _carrying(access, grpc.aio.insecure_channel(access.target, options=[*given, *_in_the_clear(access)]))
 
 
-_LOST: Sequence[grpc.StatusCode] = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.OK,
-)
+def _in_the_clear(access: Access) -> list[tuple[str, Any]]:
+    """Returns options of a channel without TLS: a token for this machine must not reach a proxy."""
+    return [("grpc.enable_http_proxy", 0)] if access.token else []
+
+
+def _carrying(access: Access, channel: Channel) -> Channel:
+    """Returns a channel whose calls carry the access's metadata."""
+    metadata = access.metadata()
+    return cast("Channel", _Carrying(channel, metadata)) if metadata else channel
+
+
+class _Carrying:
+    """A channel, of either kind, that adds metadata to every call."""
+
+    def __init__(self, channel: Any, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._channel, self._metadata = channel, metadata
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._channel, name)
+        if name not in _METHODS:
+            return found
+        return lambda *given, **options: _CarryingMethod(found(*given, **options), self._metadata)
+
+    def __enter__(self) -> _Carrying:
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        self._channel.close()
+
+    async def __aenter__(self) -> _Carrying:
+        return self
+
+    async def __aexit__(self, *given: object) -> None:
+        await self._channel.close()
+
+
+class _CarryingMethod:
+    """A method of such a channel: called as gRPC's own."""
+
+    def __init__(self, method: Any, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._method, self._metadata = method, metadata
+
+    def __call__(self, *given: Any, metadata: Any = (), **options: Any) -> Any:
+        return self._method(*given, metadata=(*(metadata or ()), *self._metadata), **options)
+
+    def future(self, *given: Any, metadata: Any = (), **options: Any) -> Any:
+        """Returns the call as a future."""
+        return self._method.future(*given, metadata=(*(metadata or ()), *self._metadata), **options)
+
+
+_METHODS = frozenset({"unary_unary", "unary_stream", "stream_unary", "stream_stream"})
 
 
 class Process:

@@ -8,11 +8,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
-from umd_core.errors import CancelledError, DeviceLostError, UmdError
+from umd_core.device.control import CommandTime
+from umd_core.errors import CancelledError, DeviceLostError, NotAuthorisedError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.channel import call_error
 from umd_grpc.messages.convert import read_error
@@ -24,57 +25,108 @@ Reply = queue.SimpleQueue[Any]
 """Where the answer to one frame arrives: a Reply message, or the error that ended the session."""
 
 
+class _Sent(NamedTuple):
+    """A message that the server may not have carried out: number of its last frame, its size, itself if it is kept."""
+
+    last: int
+    size: int
+    message: bytes
+
+
 class Ticket:
     """A submission of the session.
 
     Attributes:
+        seq: number of its frame.
         error: what went wrong in it, None until that is known.
+        times: how long each command took, when that was asked for and the work has ended.
     """
 
-    __slots__ = ("__weakref__", "_link", "_queue", "_seq", "error")
+    __slots__ = ("__weakref__", "_link", "_queue", "error", "seq", "times")
 
     def __init__(self, link: Link, seq: int, queue: int) -> None:
-        self._link, self._seq, self._queue = link, seq, queue
+        self._link, self.seq, self._queue = link, seq, queue
         self.error: UmdError | None = None
-
-    @property
-    def seq(self) -> int:
-        """Number of its frame."""
-        return self._seq
+        self.times: list[CommandTime] = []
 
     @property
     def ended(self) -> bool:
-        """Whether the server has said that the work has ended, well or badly."""
-        return self._link.completed.get(self._queue, 0) >= self._seq
+        """Whether it is known that the work has ended, well or badly."""
+        return self._link.completed.get(self._queue, 0) >= self.seq or self.error is not None
 
 
 class Link:
-    """A session's stream. Usable from many threads, one of which sends at a time.
+    """A session's stream, or one after the other. Usable from many threads, one of which sends at a time.
 
     Attributes:
         completed: the seq up to which every submission has ended, by queue.
         processed: the seq up to which every frame has been carried out.
         tickets: submissions that somebody holds, by seq.
         bytes_down: bytes of responses.
+        broken: when the connection was lost, by `time.monotonic`; None while it holds, or when the server has ended
+            the session and said why.
     """
 
-    def __init__(self, channel: grpc.Channel, name: str) -> None:
-        """`name` names the device in errors."""
-        self.name = name
+    def __init__(self, channel: grpc.Channel, name: str, *, keep: bool = False) -> None:
+        """`name` names the device in errors. `keep` keeps messages until they are carried out: `connect_again`."""
+        self.name, self._keep = name, keep
+        self.broken: float | None = None
         self.completed: dict[int, int] = {}
         self.processed = self.bytes_down = 0
         self._credit, self._under_way = _CREDIT, 0
-        self._sizes: deque[tuple[int, int]] = deque()
+        self._sent: deque[_Sent] = deque()
         self._waiting: dict[int, Reply] = {}
         self.tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
         self._epoch = 0
         self._lost: UmdError | None = None
         self._moved = threading.Condition()
+        self._method: Any = channel.stream_stream(_SESSION)
+        self._connect()
+
+    def _connect(self) -> None:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        method: Any = channel.stream_stream(_SESSION)
-        self._call = method(iter(self._outbox.get, None))
-        self._thread = threading.Thread(target=self._listen, name=f"umd-{name}", daemon=True)
+        again = self._lost is not None
+        self._call = self._method(iter(self._outbox.get, None), wait_for_ready=again)
+        self._lost = self.broken = None
+        self._thread = threading.Thread(target=self._listen, args=(self._call,), name=f"umd-{self.name}", daemon=True)
         self._thread.start()
+
+    def connect_again(self) -> list[bytes]:
+        """Begins another stream after the connection was lost; the first frame must attach to the session.
+
+        Returns the kept messages whose frames may not have been carried out.
+        """
+        self._thread.join()
+        with self._moved:
+            messages = [sent.message for sent in self._sent]
+            self._sent.clear()
+            self._under_way = 0
+        self._connect()
+        return messages
+
+    def give_up(self, reason: str) -> DeviceLostError:
+        """Ends the session for good; returns the error that every further use raises."""
+        self.abandon()
+        self._thread.join()
+        self._lost, self.broken = DeviceLostError(self.name, reason), None
+        return self._lost
+
+    def lose(self, seq: int, error: UmdError) -> None:
+        """Notes that a submission was never carried out."""
+        with self._moved:
+            ticket = self.tickets.pop(seq, None)
+            if ticket is not None:
+                ticket.error = error
+            self._moved.notify_all()
+
+    def renumber(self, seq: int, new: int) -> None:
+        """Gives a frame that has not been sent another number."""
+        ticket, reply = self.tickets.pop(seq, None), self._waiting.pop(seq, None)
+        if ticket is not None:
+            ticket.seq = new
+            self.tickets[new] = ticket
+        if reply is not None:
+            self._waiting[new] = reply
 
     @property
     def lost(self) -> UmdError | None:
@@ -86,7 +138,10 @@ class Link:
 
         Raises:
             DeviceLostError: it does not.
+            NotAuthorisedError: the server does not know the client any more.
         """
+        if isinstance(self._lost, NotAuthorisedError):
+            raise NotAuthorisedError(getattr(self._lost, "what", str(self._lost))) from self._lost
         if self._lost is not None:
             raise DeviceLostError(self.name, str(getattr(self._lost, "reason", self._lost))) from self._lost
 
@@ -105,11 +160,13 @@ class Link:
         """
         size = len(message)
         with self._moved:
+            if self._lost is not None and self._keep:
+                self._sent.append(_Sent(last, size, message))
             self.check()
             if self._under_way and self._under_way + size > self._credit:
                 self._wait_for(lambda: not self._under_way or self._under_way + size <= self._credit, timeout, "room")
             self._under_way += size
-            self._sizes.append((last, size))
+            self._sent.append(_Sent(last, size, message if self._keep else b""))
         self._outbox.put(message)
 
     def result(self, reply: Reply, timeout: float) -> pb.Reply:
@@ -147,6 +204,11 @@ class Link:
             if not self._moved.wait(max(0.0, deadline - time.monotonic())):
                 raise CancelledError(f"{self.name}: {what} did not come within {timeout:g} s")
 
+    def say_last(self, message: bytes) -> None:
+        """Sends a message whatever is under way, as the last one."""
+        self._outbox.put(message)
+        self._outbox.put(None)
+
     def close(self, timeout: float = 5.0) -> None:
         """Ends the session, and waits for the server to have ended it. What was sent is still carried out."""
         self._outbox.put(None)
@@ -161,18 +223,20 @@ class Link:
 
     # the listening thread
 
-    def _listen(self) -> None:
+    def _listen(self, call: Any) -> None:
         error: UmdError = DeviceLostError(self.name, "its session has ended")
+        broken = True
         try:
-            for raw in self._call:
+            for raw in call:
                 self.bytes_down += len(raw)
                 self._take(pb.SessionResponse.FromString(raw))
         except grpc.RpcError as found:
             error = call_error(found, self.name)
+            broken = call.code() is not grpc.StatusCode.ABORTED and not isinstance(error, NotAuthorisedError)
         except UmdError as found:
-            error = found
-            self._call.cancel()
-        self._end(error)
+            error, broken = found, False
+            call.cancel()
+        self._end(error, broken)
 
     def _take(self, response: pb.SessionResponse) -> None:
         if response.device_epoch != self._epoch:
@@ -182,18 +246,20 @@ class Link:
         with self._moved:
             self._credit = response.credit or self._credit
             self.processed = response.processed_through
-            while self._sizes and self._sizes[0][0] <= self.processed:
-                self._under_way -= self._sizes.popleft()[1]
+            while self._sent and self._sent[0].last <= self.processed:
+                self._under_way -= self._sent.popleft().size
+            for reply in response.replies:  # before what is completed: whoever sees an end must see how it was
+                self._answer(reply)
             for progress in response.completed_through:
                 self.completed[progress.queue] = progress.seq
-            for reply in response.replies:
-                self._answer(reply)
             self._moved.notify_all()
 
     def _answer(self, reply: pb.Reply) -> None:
         waiting = self._waiting.pop(reply.seq, None)
         if waiting is not None:
             waiting.put(reply)
+        if reply.profile:
+            self._note_times(reply)
         if not reply.HasField("error"):
             return
         error = read_error(reply.error.status, reply.error.message, reply.error.facts)
@@ -203,9 +269,15 @@ class Link:
         if ticket is not None:
             ticket.error = error
 
-    def _end(self, error: UmdError) -> None:
+    def _note_times(self, reply: pb.Reply) -> None:
+        ticket = self.tickets.get(reply.seq)
+        if ticket is not None:
+            ticket.times = [CommandTime(each.command, each.kernel, each.nanoseconds) for each in reply.profile]
+
+    def _end(self, error: UmdError, broken: bool) -> None:
         with self._moved:
             self._lost = error
+            self.broken = time.monotonic() if broken else None
             waiting, self._waiting = self._waiting, {}
             for reply in waiting.values():
                 reply.put(error)

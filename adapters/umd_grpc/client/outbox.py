@@ -76,6 +76,19 @@ class Outbox:
         command.programs.extend(programs)
         command.fences.extend(fences)
 
+    def copy(self, frame: pb.Frame) -> int:
+        """Adds a copy of a frame; returns its number."""
+        added = self.frame(frame.ByteSize())
+        added.MergeFrom(frame)
+        added.seq = self.seq
+        return self.seq
+
+    def take_frames(self) -> list[pb.Frame]:
+        """Returns the frames gathered, and forgets them."""
+        frames = list(self._request.frames)
+        self.take()
+        return frames
+
     def take(self) -> bytes:
         """Returns the message of everything gathered."""
         message = self._request.SerializeToString()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 
-from umd_core.commands import CommandBuffer, Flag
+from umd_core.commands import WRITE, CommandBuffer, Flag, SlotKind
 from umd_core.device import Binding, Caps
 from umd_core.device.bindings import BindingRules
 from umd_core.device.tensor import Signature
@@ -21,6 +21,7 @@ class RemoteProgram:
         handle: the session's handle on it.
         inputs, outputs, aliases: the CommandBuffer's; empty when the program was loaded from bytes alone.
         argument_count: bindings that a submission gives.
+        writes: for each of them, whether it may be written.
         one_shot: whether it may be submitted once only.
     """
 
@@ -44,6 +45,8 @@ class RemoteProgram:
         source = described or command_buffer
         self.inputs, self.outputs, self.aliases = tuple(source.inputs), tuple(source.outputs), tuple(source.aliases)
         self.argument_count = command_buffer.argument_count
+        arguments = [slot for slot in command_buffer.slots if slot.kind == SlotKind.ARGUMENT]
+        self.writes = tuple(bool(slot.access & WRITE) for slot in arguments)
         self.one_shot, self._spent = bool(command_buffer.flags & Flag.ONE_SHOT), False
         self._rules, self._plan = BindingRules(command_buffer.slots), PatchPlan(command_buffer)
         self._signal_count = 1 + max((event.signal for event in command_buffer.events), default=-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,17 @@ import numpy as np
 from umd_core.commands import CommandBuffer
 from umd_core.device import Binding, Buffer, Caps, FenceValue, Tensor
 from umd_core.device.cache import Bounded, Recent
-from umd_core.device.tensor import as_bytes, start, upload
+from umd_core.device.tensor import as_bytes, start, upload, writable
 from umd_core.dtypes import BY_CODE, DType
 from umd_core.errors import BindingError, LimitError, OutOfMemoryError, StaleHandleError, UnsupportedError
 from umd_core.kernels import KernelRecord
 from umd_grpc._pb.umd import runtime_pb2 as pb
+from umd_grpc.client.access import Access, reach
 from umd_grpc.client.link import Reply
 from umd_grpc.client.program import RemoteProgram
 from umd_grpc.client.session import RemoteSession
 from umd_grpc.client.things import RemoteBuffer, RemoteFence, RemoteTicket
+from umd_grpc.client.weights import Offer, offers
 
 PROGRAMS = 128
 SECONDS = 60.0
@@ -42,19 +44,43 @@ class RemoteDevice:
 
     maps = False
 
-    def __init__(self, target: str, device: str = "", *, secure: bool = False, timeout: float = SECONDS) -> None:
+    def __init__(
+        self,
+        target: str | Access,
+        device: str = "",
+        *,
+        secure: bool = False,
+        token: str = "",
+        timeout: float = SECONDS,
+        lease_seconds: int = 0,
+        priority: int = 0,
+        shared_memory: bool = True,
+    ) -> None:
         """Opens a session.
 
         Args:
-            target: "host:port" or "unix:/path".
+            target: "host:port", "unix:/path", or all about how the server is reached.
             device: a device of the server; "" for its first.
             secure: whether to use TLS.
+            token: to show there; "" for what joining the server left, or UMD_TOKEN.
             timeout: seconds that an answer may take.
+            lease_seconds: how long the session outlives a connection that breaks; the server has a limit. The next
+                call attaches to it again and finds everything as it was, but for work and data that the server had not
+                got to: their tickets fail with DeviceLostError, and what they should have written is poisoned.
+            priority: -2 to 2: doubles or halves the session's share of the device with each step.
+            shared_memory: whether large transfers may go through memory shared with a server on this host.
 
         Raises:
             UmdError: there is no such device, or no server.
         """
-        self._session = RemoteSession(target, device, secure=secure, timeout=timeout)
+        self._session = RemoteSession(
+            reach(target, secure=secure, token=token),
+            device,
+            timeout=timeout,
+            lease_seconds=lease_seconds,
+            priority=priority,
+            shared_memory=shared_memory,
+        )
         self.name = self._session.name
         self._programs, self._recent = Bounded(PROGRAMS), Recent(PROGRAMS)
         self._transfers = 0
@@ -75,7 +101,7 @@ class RemoteDevice:
             memory=found.memory,
             max_work=found.max_work,
             max_buffer_bytes=min(found.max_program_size, limits.message_size - _MESSAGE_MARGIN),
-            flags=frozenset(found.flags) - {"map"},
+            flags=frozenset(found.flags) - {"explain", "map"},
         )
 
     @property
@@ -139,7 +165,11 @@ class RemoteDevice:
         self._session.drop(*buffers)
 
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:
-        """Writes bytes, given as anything that has the buffer protocol, at byte `offset`."""
+        """Writes bytes, given as anything that has the buffer protocol, at byte `offset`.
+
+        Raises:
+            UmdError: what went wrong with more than 1 MiB, if it is known already; else it shows where it matters.
+        """
         view, session = as_bytes(data), self._session
         with session.lock:
             session.begin()
@@ -158,6 +188,50 @@ class RemoteDevice:
         for transfer, piece in pieces:
             session.bulk.write(transfer, piece, session.timeout)
 
+    def write_weights(self, writes: Sequence[tuple[Buffer, int, Any]]) -> int:
+        """Writes bytes, given as (buffer, offset, data), that this server may have kept from before.
+
+        The ranges do not overlap. Where the device has the flag "weights", only their hashes are sent at first, in one round trip for all, and
+        then what is missing; the server keeps it. Elsewhere they are written as by `write`.
+
+        Returns:
+            Bytes that had to be sent.
+
+        Raises:
+            UmdError: what went wrong.
+        """
+        sent = 0
+        for batch in offers(writes, self._session.limits, known="weights" in self.caps().flags):
+            sent += self._offer(batch)
+        return sent
+
+    def _offer(self, batch: Sequence[Offer]) -> int:
+        """Offers weights by their hashes and sends those that the server asks for."""
+        session = self._session
+        asked: list[tuple[int, Reply, Offer]] = []
+        with session.lock:
+            session.begin()
+            for offer in batch:
+                _check(offer.buffer, offer.offset, len(offer.data), "write")
+                if offer.sha256:
+                    transfer = self._transfer(
+                        pb.DIRECTION_WRITE, offer.buffer, offer.offset, len(offer.data), offer.sha256
+                    )
+                    asked.append((transfer, session.link.expect(session.outbox.seq), offer))
+            if asked:
+                session.send()
+                session.round_trips += 1
+        sent = 0
+        for offer in batch:
+            if not offer.sha256:
+                self.write(offer.buffer, offer.offset, offer.data)
+                sent += len(offer.data)
+        for transfer, reply, offer in asked:
+            if not session.link.result(reply, session.timeout).done.value:
+                session.bulk.write(transfer, offer.data, session.timeout)
+                sent += len(offer.data)
+        return sent
+
     def read(self, buffer: Buffer, offset: int, size: int) -> memoryview:
         """Returns `size` bytes from byte `offset` on, once everything submitted before has run."""
         return self.read_many([Binding(buffer, offset, size)])[0]
@@ -168,6 +242,21 @@ class RemoteDevice:
         Raises:
             PoisonedError: work that failed should have written some of them.
         """
+        return self._read(ranges, {})
+
+    def read_into(self, buffer: Buffer, offset: int, out: Any) -> None:
+        """Fills `out`, anything writable that is contiguous, with the bytes from byte `offset` on.
+
+        Raises:
+            PoisonedError: work that failed should have written some of them.
+        """
+        view = writable(out)
+        for data in self._read([Binding(buffer, offset, len(view))], {0: view}):
+            if data is not view:
+                view[:] = data
+
+    def _read(self, ranges: Sequence[Binding], into: Mapping[int, memoryview]) -> list[memoryview]:
+        """Returns the bytes of ranges; `into` has places for some of them, by index, which large ones fill."""
         session = self._session
         replies: list[tuple[int, Reply]] = []
         transfers: list[tuple[int, memoryview]] = []
@@ -177,7 +266,7 @@ class RemoteDevice:
             for index, (buffer, offset, size) in enumerate(ranges):
                 _check(buffer, offset, size, "read")
                 if size > session.limits.inline_size:
-                    results[index] = whole = np.empty(size, np.uint8).data
+                    results[index] = whole = into[index] if index in into else np.empty(size, np.uint8).data
                     for at, length in self._pieces(size):
                         transfer = self._transfer(pb.DIRECTION_READ, buffer, offset + at, length)
                         transfers.append((transfer, whole[at : at + length]))
@@ -194,12 +283,14 @@ class RemoteDevice:
             results[index] = memoryview(session.link.result(reply, session.timeout).data)
         return results
 
-    def _transfer(self, direction: pb.Direction, buffer: Buffer, offset: int, size: int) -> int:
+    def _transfer(
+        self, direction: pb.Direction, buffer: Buffer, offset: int, size: int, sha256: bytes = b""
+    ) -> int:
         """Adds a transfer's frame and returns its id."""
         self._transfers += 1
-        command = self._session.outbox.frame().transfer
+        command = self._session.outbox.frame(len(sha256)).transfer
         command.id, command.direction, command.buffer = self._transfers, direction, buffer.memory
-        command.offset, command.size = offset, size
+        command.offset, command.size, command.sha256 = offset, size, sha256
         return self._transfers
 
     def _pieces(self, size: int) -> list[tuple[int, int]]:
@@ -233,6 +324,7 @@ class RemoteDevice:
                 )
                 command = session.outbox.frame(len(raw)).load
                 command.handle, command.program = program.handle, raw
+                session.programs[program.handle] = program
                 if not program.one_shot:
                     self._programs.keep(key, program)
                 session.end()
@@ -263,8 +355,24 @@ class RemoteDevice:
         waits: Sequence[FenceValue] = (),
         signals: Sequence[FenceValue] = (),
         queue: int = 0,
+        *,
+        priority: int = 0,
+        deadline: float = 0.0,
+        profile: bool = False,
     ) -> RemoteTicket:
-        """Returns a ticket for running the program over the bindings; see `Device.submit`."""
+        """Returns a ticket for running the program over the bindings; see `Device.submit`.
+
+        Args:
+            program: what `load` returned.
+            bindings: a range for each of its arguments.
+            values: the words that its patches name.
+            waits: fences that must have reached values.
+            signals: fences and the values that they reach.
+            queue: in which it has its turn.
+            priority: of submissions that may start at one time, the highest starts first.
+            deadline: seconds after which it is cancelled, 0 for none; they begin when the server has the message.
+            profile: whether the ticket's `times` shall say how long each command took.
+        """
         given, words, session = tuple(bindings), tuple(values), self._session
         with session.lock:
             session.begin()
@@ -282,10 +390,21 @@ class RemoteDevice:
                 command.waits.add(fence=fence.handle, value=value)
             for fence, value in signals:
                 command.signals.add(fence=fence.handle, value=value)
+            if priority or deadline or profile:
+                command.priority, command.profile = priority, profile
+                command.deadline_ms = max(1, round(1000 * deadline)) if deadline else 0
             ticket = RemoteTicket(session, frame.seq, queue)
             session.link.tickets[frame.seq] = ticket
             session.end()
         return ticket
+
+    def cancel(self, *queues: int) -> None:
+        """Ends what was submitted and has not ended, on these queues, or on all when none is named.
+
+        What has not started never runs; what runs stops at its next command. Tickets raise CancelledError, and what
+        the work should have written is poisoned.
+        """
+        self._session.cancel(queues=queues)
 
     def run(self, command_buffer: CommandBuffer | RemoteProgram, inputs: Sequence[Any]) -> list[Tensor]:
         """Returns the outputs of a command buffer. Nothing is waited for until their values are read."""

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakValueDictionary
 
 from umd_core.device import Buffer
-from umd_core.errors import CancelledError, DeviceLostError, UnsupportedError
+from umd_core.errors import CancelledError, DeviceLostError, UmdError, UnsupportedError
 from umd_grpc._pb.umd import runtime_pb2 as pb
+from umd_grpc.client.access import Access
 from umd_grpc.client.bulk import Bulk
 from umd_grpc.client.calls import Client
 from umd_grpc.client.channel import Process, open_channel
 from umd_grpc.client.link import Link, Reply
 from umd_grpc.client.outbox import HandleMaker, Outbox
+from umd_grpc.client.program import RemoteProgram
+from umd_grpc.client.resume import add_unsent, lost_frames, recover
+from umd_grpc.client.shared_memory import offered_share
 
 PROTOCOL = 1
 DROPPED = 1_024
+_PAUSE = 0.02
 
 
 class RemoteSession:
@@ -31,14 +38,26 @@ class RemoteSession:
         timeout: seconds that an answer may take.
         description: what the server says of the device.
         limits: the server's.
+        programs: those that somebody holds, by handle.
         outbox: frames that have not been sent.
         link, bulk: the session's stream, and its transfers.
         round_trips: times that an answer was waited for.
     """
 
-    def __init__(self, target: str, device: str, *, secure: bool, timeout: float) -> None:
+    def __init__(
+        self,
+        access: Access,
+        device: str,
+        *,
+        timeout: float,
+        lease_seconds: int = 0,
+        priority: int = 0,
+        shared_memory: bool = True,
+    ) -> None:
         """Opens the session; see `RemoteDevice`."""
-        scheme = "grpcs" if secure else "grpc"
+        self._lease, self._priority, self._resume = lease_seconds, priority, b""
+        self.programs: WeakValueDictionary[int, RemoteProgram] = WeakValueDictionary()
+        scheme, target = "grpcs" if access.secure else "grpc", access.target
         self.name, self.timeout = f"{scheme}://{target}/{device}", timeout
         self.lock = threading.RLock()
         self.outbox = Outbox()
@@ -48,21 +67,24 @@ class RemoteSession:
         self._dropped_buffers: deque[Buffer] = deque()
         self._dropped_fences: deque[int] = deque()
         self.dropped_programs: deque[int] = deque()
-        self._client = Client(target, secure=secure, timeout=timeout)
-        self._bulk_channel = open_channel(target, secure=secure, own_connection=True)
+        self._client = Client(access, timeout=timeout)
+        self._bulk_channel = open_channel(access, own_connection=True)
         try:
             self.description = self._describe(device)
             self.name = f"{scheme}://{target}/{self.description.name}"
-            self.link = Link(self._client.channel, self.name)
+            self.link = Link(self._client.channel, self.name, keep=bool(lease_seconds))
             opened = self._open()
         except BaseException:
             self._close_channels()
             raise
         self.limits = opened.limits
-        self.bulk = Bulk(self._bulk_channel, self.name, opened.session, opened.limits.chunk_size)
+        share = offered_share(target, self._offered, opened.session, wanted=shared_memory)
+        chunk = opened.limits.chunk_size
+        self.bulk = Bulk(self._bulk_channel, self.name, opened.session, chunk, alive=self._goes_on, share=share)
 
     def _describe(self, device: str) -> pb.Device:
         described = self._client.describe()
+        self._offered = described.shared_memory
         for found in described.devices:
             if device in ("", found.name):
                 return found
@@ -71,23 +93,48 @@ class RemoteSession:
 
     def _open(self) -> pb.Opened:
         frame = self.outbox.frame()
-        frame.open.device, frame.open.protocol, frame.open.client = self.description.name, PROTOCOL, "umd_grpc"
-        return self.ask([self.expect(frame)])[0].opened
+        self._fill_open(frame.open)
+        opened = self.ask([self.expect(frame)])[0].opened
+        self._lease, self._resume = opened.lease_seconds, opened.resume
+        return opened
+
+    def _fill_open(self, command: pb.Open) -> None:
+        command.device, command.protocol, command.client = self.description.name, PROTOCOL, "umd_grpc"
+        command.lease_seconds, command.priority, command.resume = self._lease, self._priority, self._resume
 
     def __del__(self) -> None:
         if hasattr(self, "link") and self.link.lost is None:
-            self.link.abandon()
+            if self._lease:
+                self.link.say_last(self._closing())
+            else:
+                self.link.abandon()
+
+    def _closing(self) -> bytes:
+        """Returns the message that ends the session, lease or none."""
+        self.outbox.frame().close.SetInParent()
+        return self.outbox.take()
 
     def close(self) -> None:
         """Ends the session: the server frees everything that it made."""
         with self.lock:
+            if self._resumable:
+                with suppress(UmdError):
+                    self._attach_again()
             if self.link.lost is None:
                 with suppress(DeviceLostError, CancelledError):
                     self.send()
+                if self._lease:
+                    self.link.say_last(self._closing())
                 self.link.close()
+            self._lease = 0
             self._close_channels()
 
+    def _goes_on(self) -> bool:
+        return self.link.lost is None or self._resumable
+
     def _close_channels(self) -> None:
+        if hasattr(self, "bulk"):
+            self.bulk.close()
         self._client.close()
         self._bulk_channel.close()
 
@@ -110,7 +157,51 @@ class RemoteSession:
             DeviceLostError: it does not, or belongs to another process.
         """
         self._process.check(self.name)
-        self.link.check()
+        if self.link.lost is not None:
+            if self._resumable:
+                self._attach_again()
+            self.link.check()
+
+    @property
+    def _resumable(self) -> bool:
+        """Whether the connection was lost and the session may still be there."""
+        broken = self.link.broken
+        return bool(self._lease) and broken is not None and time.monotonic() < broken + self._lease
+
+    def _attach_again(self) -> None:
+        """Attaches to the session over another stream; what was lost with the old one fails, see `resume.recover`.
+
+        Raises:
+            UmdError: the server does not answer in time, or the session is not there any more.
+        """
+        deadline = min(time.monotonic() + self.timeout, (self.link.broken or 0.0) + self._lease)
+        unsent, messages = self.outbox.take_frames(), list[bytes]()
+        while True:
+            messages += self.link.connect_again()
+            try:
+                opened = self._ask_to_attach(max(0.1, deadline - time.monotonic()))
+                break
+            except UmdError as error:
+                if self.link.broken is None or time.monotonic() > deadline:
+                    self._lease = 0
+                    reason = f"the connection was lost, and the session could not be resumed: {error}"
+                    raise self.link.give_up(reason) from error
+                time.sleep(_PAUSE)
+        self._resume = opened.resume
+        recover(lost_frames(messages, opened.processed_through), self.outbox, self.link, self._writes)
+        add_unsent(unsent, self.outbox, self.link)
+
+    def _ask_to_attach(self, seconds: float) -> pb.Opened:
+        frame = self.outbox.frame()
+        self._fill_open(frame.open)
+        reply, message = self.expect(frame), self.outbox.take()
+        self.link.send(message, self.outbox.sent, seconds)
+        self.round_trips += 1
+        return self.link.result(reply, seconds).opened
+
+    def _writes(self, handle: int) -> Sequence[bool] | None:
+        program = self.programs.get(handle)
+        return None if program is None else program.writes
 
     def end(self) -> None:
         """Sends what has gathered when it is much."""
@@ -150,6 +241,16 @@ class RemoteSession:
             fill(frame)
             reply = self.expect(frame)
         return self.ask([reply], timeout)[0]
+
+    def cancel(self, seqs: Sequence[int] = (), queues: Sequence[int] = ()) -> None:
+        """Ends submissions, at once: by number, by queue, or all."""
+        with self.lock:
+            self.begin()
+            command = self.outbox.frame().cancel
+            command.SetInParent()
+            command.seqs.extend(seqs)
+            command.queues.extend(queues)
+            self.send()
 
     # handles
 

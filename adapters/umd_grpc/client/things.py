@@ -82,6 +82,10 @@ class RemoteTicket(Ticket):
         super().__init__(session.link, seq, queue)
         self._session, self._asked = session, False
 
+    def cancel(self) -> None:
+        """Ends the submission: it never starts, or stops at its next command, and fails; it may have ended before."""
+        self._session.cancel(seqs=[self.seq])
+
     def done(self) -> bool:
         """Returns whether the work has ended, well or badly, as far as is known here.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import ipaddress
 import json
 import logging
 import os
@@ -13,8 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_channelz.v1 import channelz  # type: ignore[import-untyped]  # its stubs are not installed
@@ -22,21 +20,37 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection
 
-from umd_core.errors import NotAuthorisedError, UmdError, UnsupportedError
-from umd_grpc._pb.umd import graph_pb2, runtime_pb2, translator_pb2
-from umd_grpc.limits import DEFAULT, Limits
+from umd_core.errors import NotAuthorisedError, UmdError
+from umd_grpc import telemetry
+from umd_grpc._pb.umd import admin_pb2, graph_pb2, runtime_pb2, translator_pb2
+from umd_grpc.config.arguments import from_arguments
+from umd_grpc.limits import Limits
+from umd_grpc.server import access
+from umd_grpc.server.admin import AdminService
 from umd_grpc.server.graphs import GraphsService
 from umd_grpc.server.host import DeviceHost
+from umd_grpc.server.identity import Accounts
 from umd_grpc.server.interceptors import Activity
+from umd_grpc.server.observe import Observer
 from umd_grpc.server.programs import Programs
+from umd_grpc.server.protection import Protection
 from umd_grpc.server.report import Report, log
 from umd_grpc.server.runtime import RuntimeService
+from umd_grpc.server.settings import Settings
 from umd_grpc.server.translator import Translators, TranslatorService
+from umd_grpc.server.weights import open_weights
 
-DEFAULT_LISTEN = ("127.0.0.1:50051",)
+if TYPE_CHECKING:
+    from umd_grpc.server.metrics import MetricsServer
+
 SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name].full_name
-    for module, name in ((translator_pb2, "Translator"), (graph_pb2, "Graphs"), (runtime_pb2, "Runtime"))
+    for module, name in (
+        (translator_pb2, "Translator"),
+        (graph_pb2, "Graphs"),
+        (runtime_pb2, "Runtime"),
+        (admin_pb2, "Admin"),
+    )
 )
 _REPORT_SECONDS, _DRAIN_SECONDS = 1.0, 0.05
 _MARGIN = 1 << 20
@@ -45,31 +59,13 @@ SWITCH_SECONDS = 0.001
 """How long a thread may keep the interpreter from another: the event loop must not wait for a device's Python code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a server is set up.
-
-    Attributes:
-        devices: names of the devices to serve; the first is the default.
-        listen: addresses "host:port" (port 0: any free one) and "unix:/path".
-        grace_seconds: how long a drain waits for work under way.
-        allow_insecure: whether addresses beyond loopback may be listened on without TLS and a token.
-        limits: what one client may ask for.
-    """
-
-    devices: tuple[str, ...] = ("sim:0",)
-    listen: tuple[str, ...] = DEFAULT_LISTEN
-    grace_seconds: float = 30.0
-    allow_insecure: bool = False
-    limits: Limits = field(default=DEFAULT)
-
-
 class Server:
     """A server in the running event loop.
 
     Attributes:
         addresses: what it listens on, with real ports, once started.
         report: what it counts.
+        observer: looks at it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -78,30 +74,39 @@ class Server:
         Raises:
             UmdError: a device cannot be opened, or an address must not be listened on.
         """
-        check_addresses(settings.listen, allow_insecure=settings.allow_insecure)
-        self._settings = settings
+        self._settings, self._protection = settings, Protection(settings)
+        self._weights = open_weights(settings.weights.dir, settings.weights.size)
         self.addresses: list[str] = []
         self._hosts: dict[str, DeviceHost] = {}
+        self.report = Report(lambda: sum(host.depth for host in self._hosts.values()))
+        self._programs, self._accounts = Programs(), Accounts()
         try:
             for name in settings.devices:
-                self._hosts[name] = DeviceHost(name)
+                seconds = settings.limits.submission_seconds
+                self._hosts[name] = DeviceHost(name, self._programs, self.report, seconds)
         except UmdError:
             self._close_hosts()
             raise
-        self.report = Report(lambda: sum(host.depth for host in self._hosts.values()))
         self._activity = Activity()
         self._health = health.aio.HealthServicer()
-        self._programs = Programs()
         self._services()
-        self._reporter: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._metrics: MetricsServer | None = None
 
     def _services(self) -> None:
         limits = self._settings.limits
         caps = {name: host.caps for name, host in self._hosts.items()}
         size = min((c.max_buffer_bytes for c in caps.values()), default=limits.message)
-        self._translator = TranslatorService(Translators(caps), self.report, limits.message)
-        self._graphs = GraphsService(Translators(caps), self.report, size, self._programs.keep)
-        self._runtime = RuntimeService(self._hosts, limits, self._programs, self.report, version())
+        self._translator = TranslatorService(Translators(caps), self.report, limits.message, self._accounts)
+        self._graphs = GraphsService(Translators(caps), self.report, size, self._programs.keep, self._accounts)
+        self._runtime = RuntimeService(
+            self._hosts, limits, self.report, version(), self._accounts, self._settings.shared_memory, self._weights
+        )
+        self.observer = Observer(
+            version(), self.report, self._accounts, self._hosts, self._runtime.sessions,
+            {"translations": self._translator.looked_up},
+        )  # fmt: skip
+        self._admin = AdminService(self.observer.state)
 
     async def start(self) -> None:
         """Listens.
@@ -109,30 +114,46 @@ class Server:
         Raises:
             UnsupportedError: an address cannot be listened on.
         """
+        traced = (telemetry.server_interceptor(),) if self._settings.traces else ()
         self._server = grpc.aio.server(
-            interceptors=(self._activity,), options=_options(self._settings.limits), maximum_concurrent_rpcs=4096
-        )
-        for service in (self._translator, self._graphs, self._runtime):
+            interceptors=(*traced, self._activity, *self._protection.interceptors()),
+            options=_options(self._settings.limits), maximum_concurrent_rpcs=4096,
+        )  # fmt: skip
+        own_services = (self._translator, self._graphs, self._runtime, self._admin)
+        services: list[Any] = [*own_services, *self._protection.services()]
+        for service in services:
             self._server.add_generic_rpc_handlers((service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         channelz.add_channelz_servicer(self._server)
-        names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME, _CHANNELZ)
+        own = SERVICES if self._protection.guard is None else (*SERVICES, access.SERVICE)
+        names = (*own, health.SERVICE_NAME, reflection.SERVICE_NAME, _CHANNELZ)
         reflection.enable_server_reflection(names, self._server)
         for address in self._settings.listen:
-            self.addresses.append(self._listen(address))
+            self.addresses.append(self._protection.listen(self._server, address))
+        if self._settings.metrics:
+            from umd_grpc.server.metrics import MetricsServer  # noqa: PLC0415  # its package is an extra
+
+            self._metrics = MetricsServer(self._settings.metrics, self.observer.state)
         await self._server.start()
         for name in ("", *SERVICES):
             await self._health.set(name, HealthCheckResponse.SERVING)
-        self._reporter = asyncio.create_task(self._report_each_second())
+        self._tasks.append(asyncio.create_task(self._report_each_second()))
+        if self._protection.guard is not None:
+            self._protection.guard.on_revoked(self._revoked)
+            self._tasks.append(asyncio.create_task(self._protection.guard.watch()))
 
-    def _listen(self, address: str) -> str:
-        try:
-            port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise UnsupportedError(f"cannot listen on {address}: {error}") from error
-        if address.startswith("unix:"):
-            return address
-        return f"{address.rpartition(':')[0]}:{port}"
+    def _revoked(self, name: str, key: str) -> None:
+        """Ends sessions that outlive their streams; the guard has ended the calls."""
+        self._runtime.end_sessions(name, NotAuthorisedError(f"the access of {name} was revoked"))
+
+    @property
+    def metrics(self) -> str:
+        """Where the metrics are, "" without them."""
+        return self._metrics.address if self._metrics is not None else ""
+
+    def join_line(self) -> str:
+        """Returns the line with which the first client joins; "" when somebody has, or nobody needs to."""
+        return self._protection.first_join_line(self.addresses)
 
     async def _report_each_second(self) -> None:
         while True:
@@ -144,6 +165,7 @@ class Server:
     async def drain(self) -> None:
         """Turns health to NOT_SERVING, accepts nothing new, lets work under way finish within the grace time."""
         grace = self._settings.grace_seconds
+        self.observer.draining = True
         log("draining", calls=self._activity.count, sessions=self.report.sessions, grace_seconds=grace)
         await self._health.enter_graceful_shutdown()
         self._runtime.drain()
@@ -159,9 +181,11 @@ class Server:
 
     async def close(self) -> None:
         """Ends devices and threads. Calls are over by now."""
-        if self._reporter is not None:
-            self._reporter.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._graphs.close()
+        if self._metrics is not None:
+            self._metrics.close()
         await asyncio.get_running_loop().run_in_executor(None, self._close_hosts)
 
     def _close_hosts(self) -> None:
@@ -175,31 +199,6 @@ def version() -> str:
         return metadata.version("umd-runtime")
     except metadata.PackageNotFoundError:
         return "0"
-
-
-def check_addresses(listen: Sequence[str], *, allow_insecure: bool) -> None:
-    """Checks that what is reachable from elsewhere is meant to be.
-
-    Raises:
-        NotAuthorisedError: an address is beyond loopback, and that was not allowed.
-    """
-    for address in listen:
-        if not (allow_insecure or is_local(address)):
-            raise NotAuthorisedError(
-                f"listening on {address} without TLS and a token lets anyone who reaches it use the devices; "
-                "allow it explicitly (--allow-insecure), or reach a loopback address through ssh -L"
-            )
-
-
-def is_local(address: str) -> bool:
-    """Returns whether an address can be reached from this machine only."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
@@ -230,10 +229,15 @@ async def run(settings: Settings) -> None:
         loop.add_signal_handler(number, _on_signal, stop, number)
     try:
         await server.start()
+        join = server.join_line()
     except UmdError:
         await server.close()
         raise
     ready = {"event": "ready", "listen": server.addresses, "devices": list(settings.devices), "pid": os.getpid()}
+    if join:
+        ready["join"] = join
+    if server.metrics:
+        ready["metrics"] = server.metrics
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
     await stop.wait()
@@ -247,14 +251,7 @@ def _on_signal(stop: asyncio.Event, number: signal.Signals) -> None:
     stop.set()
 
 
-def serve(
-    device: str | Sequence[str] = "sim:0",
-    listen: Sequence[str] = DEFAULT_LISTEN,
-    *,
-    grace_seconds: float = 30.0,
-    allow_insecure: bool = False,
-    limits: Limits = DEFAULT,
-) -> None:
+def serve(settings: Settings) -> None:
     """Serves devices until SIGTERM or SIGINT; see `run`. Its log, JSON lines, goes to stderr.
 
     Raises:
@@ -262,24 +259,14 @@ def serve(
     """
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
     sys.setswitchinterval(SWITCH_SECONDS)
-    devices = (device,) if isinstance(device, str) else tuple(device)
-    asyncio.run(run(Settings(devices, tuple(listen), grace_seconds, allow_insecure, limits)))
+    asyncio.run(run(settings))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves as the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m umd_grpc.server.app", description="Serve devices over gRPC.")
-    parser.add_argument("--device", action="append", help="a device to serve, for example sim:0; may be repeated")
-    parser.add_argument("--listen", action="append", help="host:port (port 0: any) or unix:/path; may be repeated")
-    parser.add_argument("--grace", type=float, default=30.0, help="seconds that SIGTERM leaves to work under way")
-    parser.add_argument("--allow-insecure", action="store_true", help="listen beyond loopback without TLS and token")
-    given = parser.parse_args(arguments)
     try:
-        serve(
-            given.device or "sim:0", given.listen or DEFAULT_LISTEN,
-            grace_seconds=given.grace, allow_insecure=given.allow_insecure,
-        )  # fmt: skip
-    except UmdError as error:
+        serve(Settings.of(from_arguments(arguments)))
+    except (UmdError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

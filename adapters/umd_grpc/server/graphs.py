@@ -17,6 +17,7 @@ from umd_core.errors import InternalError, LimitError, UmdError
 from umd_grpc._pb.umd import graph_pb2 as pb
 from umd_grpc.messages.convert import error_text, facts_text
 from umd_grpc.messages.graph_messages import parse_request, read_graph, write_desc
+from umd_grpc.server.identity import CALLER, Accounts, Identity
 from umd_grpc.server.report import Report, log
 from umd_grpc.server.translator import Translators
 
@@ -27,10 +28,16 @@ class GraphsService:
     """Translates graphs, one at a time and off the event loop, with recipes of its own."""
 
     def __init__(
-        self, translators: Translators, report: Report, program_limit: int, keep: Callable[[bytes], None]
+        self,
+        translators: Translators,
+        report: Report,
+        program_limit: int,
+        keep: Callable[[str, bytes], None],
+        accounts: Accounts | None = None,
     ) -> None:
-        """`translators` serve this service alone. `keep(program)` remembers a program for sessions."""
+        """`translators` serve this service alone. `keep(identity, program)` remembers a program for its sessions."""
         self._translators, self._report, self._limit, self._keep = translators, report, program_limit, keep
+        self._accounts = accounts or Accounts()
         self._executor = ThreadPoolExecutor(1, "umd-graphs")
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -48,7 +55,7 @@ class GraphsService:
         """Answers with the header, then the program."""
         start = time.perf_counter()
         loop = asyncio.get_running_loop()
-        header, program, chunk = await loop.run_in_executor(self._executor, self._translate, raw)
+        header, program, chunk = await loop.run_in_executor(self._executor, self._translate, raw, CALLER.get())
         self._report.translated(time.perf_counter() - start, 1, int(header.status != 0))
         self._report.bytes_in += len(raw)
         self._report.bytes_out += len(program)
@@ -56,12 +63,15 @@ class GraphsService:
         for at in range(0, len(program), chunk):
             yield pb.TranslateGraphResponse(chunk=program[at : at + chunk])
 
-    def _translate(self, raw: bytes) -> tuple[pb.Header, bytes, int]:
+    def _translate(self, raw: bytes, identity: Identity) -> tuple[pb.Header, bytes, int]:
         """Returns (header, program, bytes of a chunk)."""
         request_id = 0
         try:
             request = parse_request(raw)
             request_id = request.request_id
+            if request.device_id:
+                identity.check_device(request.device_id)
+            self._accounts.of(identity).take_ops(1)
             graph = read_graph(request.graph)
             translator = self._translators.get(request.device_id)
             start = time.perf_counter_ns()
@@ -75,7 +85,7 @@ class GraphsService:
         header = _header(command_buffer, program)
         header.request_id = request_id
         header.translate_ns, header.encode_ns = translated - start, time.perf_counter_ns() - translated
-        self._keep(program)
+        self._keep(identity.name, program)
         return header, program, min(max(request.chunk_size or CHUNK, CHUNK_LEAST), 1 << 20)
 
 

@@ -40,12 +40,14 @@ class Identity:
         name: of the token or the certificate; "local" where the server asks for neither.
         devices: what it may use; None for every device of the server.
         weight: its share of a device beside the others'.
+        admin: whether it sees what others do.
     """
 
     name: str
     devices: frozenset[str] | None = None
     quota: Quota = field(default=Quota())
     weight: int = 1
+    admin: bool = False
 
     def check_device(self, device: str) -> None:
         """Checks that the identity may use a device.
@@ -59,7 +61,7 @@ class Identity:
             )
 
 
-LOCAL = Identity("local")
+LOCAL = Identity("local", admin=True)
 CALLER: ContextVar[Identity] = ContextVar("umd_caller", default=LOCAL)
 """Who makes the call that the current task serves."""
 

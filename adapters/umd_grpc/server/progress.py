@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from umd_core.device import Fence, SubmissionTicket
+from umd_core.device.control import CommandTime
 from umd_core.errors import CancelledError, LimitError
+from umd_grpc.server.work import Work
 
-Done = Callable[[int, Exception | None, int], None]
-"""Called with seq, error and the fence's value (0 for submissions)."""
+Done = Callable[[int, Exception | None, int, Sequence[CommandTime]], None]
+"""Called with seq, error, the fence's value (0 for submissions), and the times of commands if they were asked for."""
 
 
 @dataclass(slots=True)
 class _Submission:
-    seq: int
+    work: Work
     ticket: SubmissionTicket
     reply: bool
 
@@ -46,22 +48,27 @@ class Progress:
     def __bool__(self) -> bool:
         return bool(self._queues or self._waits)
 
-    def check(self) -> None:
-        """Checks that one more may wait.
+    @property
+    def count(self) -> int:
+        """Submissions and waits that have not ended."""
+        return len(self._waits) + sum(map(len, self._queues.values()))
+
+    def check(self, others: int = 0) -> None:
+        """Checks that one more may wait, beside these and `others`.
 
         Raises:
             LimitError: too many wait already.
         """
-        count = len(self._waits) + sum(map(len, self._queues.values()))
+        count = self.count + others
         if count >= self._most:
             raise LimitError("unfinished submissions and waits", count + 1, self._most)
 
-    def submitted(self, seq: int, queue: int, ticket: SubmissionTicket, reply: bool) -> None:
+    def submitted(self, work: Work, ticket: SubmissionTicket, reply: bool) -> None:
         """Notes a submission."""
-        if queue not in self._queues and ticket.done():
-            self._end(queue, _Submission(seq, ticket, reply))
+        if work.queue not in self._queues and ticket.done():
+            self._end(_Submission(work, ticket, reply))
         else:
-            self._queues.setdefault(queue, deque()).append(_Submission(seq, ticket, reply))
+            self._queues.setdefault(work.queue, deque()).append(_Submission(work, ticket, reply))
 
     def refused(self, seq: int, queue: int) -> None:
         """Notes a submission that was refused."""
@@ -73,30 +80,35 @@ class Progress:
         deadline = time.monotonic() + timeout if timeout else float("inf")
         self._waits.append(_Wait(seq, fence, value, deadline))
 
+    def unfinished(self) -> Iterable[tuple[Work, SubmissionTicket]]:
+        """Returns the submissions that have not ended."""
+        return [(s.work, s.ticket) for line in self._queues.values() for s in line if not s.ticket.done()]
+
     def poll(self) -> None:
         """Tells about everything that has ended."""
         for queue in list(self._queues):
             line = self._queues[queue]
             while line and line[0].ticket.done():
-                self._end(queue, line.popleft())
+                self._end(line.popleft())
             if not line:
                 del self._queues[queue]
         if self._waits:
             now = time.monotonic()
             self._waits = [wait for wait in self._waits if not self._ended(wait, now)]
 
-    def _end(self, queue: int, submission: _Submission) -> None:
-        self.moved[queue] = submission.seq
+    def _end(self, submission: _Submission) -> None:
+        work = submission.work
+        self.moved[work.queue] = work.seq
         error = submission.ticket.error
-        if error is not None or submission.reply:
-            self._done(submission.seq, error, 0)
+        if error is not None or submission.reply or work.times is not None:
+            self._done(work.seq, error, 0, work.times or ())
 
     def _ended(self, wait: _Wait, now: float) -> bool:
         if wait.fence.value >= wait.value:
-            self._done(wait.seq, None, wait.fence.value)
+            self._done(wait.seq, None, wait.fence.value, ())
         elif now >= wait.deadline:
             detail = f"the fence is at {wait.fence.value}, {wait.value} was not reached in time"
-            self._done(wait.seq, CancelledError(detail), 0)
+            self._done(wait.seq, CancelledError(detail), 0, ())
         else:
             return False
         return True

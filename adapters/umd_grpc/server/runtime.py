@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -10,7 +10,6 @@ import grpc
 
 from umd_core.encoding import VERSION
 from umd_core.errors import (
-    CancelledError,
     DecodeError,
     DeviceLostError,
     LimitError,
@@ -20,32 +19,51 @@ from umd_core.errors import (
 )
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.limits import Limits
-from umd_grpc.messages.chunks import parse_write_request, read_response
-from umd_grpc.messages.convert import error_text, facts_text
 from umd_grpc.messages.frames import cut_frames, read_frame
-from umd_grpc.server.host import DeviceHost
-from umd_grpc.server.programs import Programs
+from umd_grpc.server.bulk import Bulk, error_message
+from umd_grpc.server.identity import CALLER, Accounts, Identity
+from umd_grpc.server.live import TOKEN_SIZE, LiveSession, refused, session_number, with_lease
+from umd_grpc.server.port import DevicePort, Setup
 from umd_grpc.server.report import Report
+from umd_grpc.server.rooms import Rooms
 from umd_grpc.server.session import write_limits
-from umd_grpc.server.stream import SessionStream
-from umd_grpc.server.transfer import Transfer
+from umd_grpc.server.settings import SharedMemorySettings
+from umd_grpc.server.shared_memory import SharedMemory
+from umd_grpc.server.weights import Weights
 
 DRAINED = "the server is shutting down"
-_CHUNK_MARGIN = 256
+PRIORITY_LIMIT = 2
+CLIENT_NAME = 100
 
 
 class RuntimeService:
     """Runs sessions on the server's devices."""
 
     def __init__(
-        self, hosts: Mapping[str, DeviceHost], limits: Limits, known: Programs, report: Report, version: str
+        self,
+        hosts: Mapping[str, DevicePort],
+        limits: Limits,
+        report: Report,
+        version: str,
+        accounts: Accounts | None = None,
+        shared: SharedMemorySettings = SharedMemorySettings(),
+        weights: Weights | None = None,
     ) -> None:
-        """`hosts` are the devices by name, the first is the default."""
-        self._hosts, self._limits, self._known, self._report = hosts, limits, known, report
-        self._streams: dict[bytes, SessionStream] = {}
+        """`hosts` are the devices by name, the first is the default.
+
+        `accounts` count what each identity uses, `shared` is the memory that clients on this host may share, `weights`
+        keeps what they send.
+        """
+        self._hosts, self._limits, self._report, self._version = hosts, limits, report, version
+        self._accounts, self._rooms = accounts or Accounts(), Rooms()
+        self._sessions: dict[int, LiveSession] = {}
+        self._by_token: dict[bytes, LiveSession] = {}
         self._count = 0
         self._draining = False
-        self._described = _describe(hosts, limits, version)
+        self._described: dict[frozenset[str] | None, bytes] = {}
+        self._flags = frozenset(("weights",)) if weights is not None else frozenset[str]()
+        self._bulk = Bulk(limits, report, self._by_bulk_token, weights)
+        self._shared = SharedMemory(shared, limits, report, self._by_token.get)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Returns the service for a server to add; most messages pass as bytes."""
@@ -53,124 +71,117 @@ class RuntimeService:
             "Describe": grpc.unary_unary_rpc_method_handler(self.describe),
             "Session": grpc.stream_stream_rpc_method_handler(self.session),
             "Write": grpc.stream_unary_rpc_method_handler(
-                self.write, response_serializer=pb.WriteResponse.SerializeToString
+                self._bulk.write, response_serializer=pb.WriteResponse.SerializeToString
             ),
-            "Read": grpc.unary_stream_rpc_method_handler(self.read, pb.ReadRequest.FromString),
+            "Read": grpc.unary_stream_rpc_method_handler(self._bulk.read, pb.ReadRequest.FromString),
         }
         return grpc.method_handlers_generic_handler("umd.runtime.Runtime", methods)
 
     def drain(self) -> None:
-        """Accepts no new session, and ends those that have nothing under way; call it again for the others."""
+        """Accepts no new session, ends leases and those that have nothing under way; call it again for the others."""
         self._draining = True
-        for stream in self._streams.values():
-            if stream.idle:
-                stream.stop(DeviceLostError(stream.host.name, DRAINED))
+        for session in list(self._sessions.values()):
+            if session.idle:
+                session.stop(DeviceLostError(session.host.name, DRAINED))
+            else:
+                session.drop_lease()
+
+    def end_sessions(self, identity: str, error: UmdError) -> int:
+        """Ends the sessions of an identity, those that wait for their client too; returns how many there were."""
+        found = [session for session in self._sessions.values() if session.identity.name == identity]
+        for session in found:
+            session.stop(error)
+        return len(found)
+
+    def sessions(self) -> list[LiveSession]:
+        """Returns the sessions that are open."""
+        return list(self._sessions.values())
 
     async def describe(self, raw: bytes, context: Any) -> bytes:
-        """Says what the server and its devices can do."""
-        return self._described
+        """Says what the server and those of its devices that the caller may use can do."""
+        allowed = CALLER.get().devices
+        if allowed not in self._described:
+            hosts = {name: host for name, host in self._hosts.items() if allowed is None or name in allowed}
+            message = _describe(hosts, self._limits, self._version, self._flags)
+            shared = self._shared.describe()
+            if shared is not None:
+                message.shared_memory.CopyFrom(shared)
+            self._described[allowed] = message.SerializeToString()
+        return self._described[allowed]
 
     async def session(self, messages: AsyncIterator[bytes], context: Any) -> None:
-        """Serves one session."""
+        """Serves one stream of a session."""
         if self._draining:
             await context.abort(grpc.StatusCode.UNAVAILABLE, DRAINED)
         try:
             first = await anext(messages, b"")
-            host = self._host(first)
+            session = self._session(_read_open(first, self._limits), CALLER.get())
         except UmdError as error:
             await context.write(_refusal(error))
             return
-        self._count += 1
-        stream = SessionStream(self._count, host, self._limits, self._known, self._report)
-        self._streams[stream.token] = stream
-        self._report.sessions += 1
-        try:
-            await stream.serve(_chain(first, messages), context.write)
-        finally:
-            del self._streams[stream.token]
-            self._report.sessions -= 1
-        if stream.error is not None:
-            await context.abort(grpc.StatusCode.ABORTED, str(stream.error))
+        error_ = await session.serve(_chain(first, messages), context.write)
+        if error_ is not None:
+            await context.abort(grpc.StatusCode.ABORTED, str(error_))
 
-    def _host(self, first: bytes) -> DeviceHost:
+    def _session(self, command: pb.Open, identity: Identity) -> LiveSession:
+        """Returns the session that an Open frame makes, or attaches to."""
+        if command.resume:
+            session = self._sessions.get(session_number(command.resume))
+            if session is None:
+                raise refused()
+            session.attach(command.resume, identity)
+            return session
+        host = self._host(command.device, identity)
+        if abs(command.priority) > PRIORITY_LIMIT:
+            raise LimitError("priority of a session", command.priority, PRIORITY_LIMIT)
+        account = self._accounts.of(identity)
+        account.open_session()
+        self._count += 1
+        weight = identity.weight * 2.0**command.priority
+        setup = Setup(self._count, secrets.token_bytes(TOKEN_SIZE), identity.name, self._limits, weight)
+        setup = with_lease(setup, command.lease_seconds)
+        try:
+            session = LiveSession(setup, identity, host, self._rooms.of(account), self._report, self._ended)
+        except BaseException:
+            account.close_session()
+            raise
+        session.offered = self._bulk.offered
+        session.client = command.client[:CLIENT_NAME]
+        self._sessions[session.number] = self._by_token[session.token] = session
+        self._report.sessions += 1
+        return session
+
+    def _ended(self, session: LiveSession) -> None:
+        del self._sessions[session.number], self._by_token[session.token]
+        self._shared.end(session)
+        self._report.sessions -= 1
+
+    def _host(self, name: str, identity: Identity) -> DevicePort:
         """Returns the device that a session's first frame names."""
-        frames = cut_frames(first, self._limits)
-        frame = read_frame(frames[0], self._limits) if frames else pb.Frame()
-        if frame.WhichOneof("command") != "open":
-            raise DecodeError("frame-order", "a session begins with Open", section="SESSION")
-        name = frame.open.device or next(iter(self._hosts))
+        if not name:
+            allowed = identity.devices
+            name = next(
+                (known for known in self._hosts if allowed is None or known in allowed), next(iter(self._hosts))
+            )
+        identity.check_device(name)
         if name not in self._hosts:
             raise UnsupportedError(f"the server has no such device; it has {', '.join(self._hosts)}", device=name)
         return self._hosts[name]
 
-    def _stream(self, token: bytes) -> SessionStream:
-        if token not in self._streams:
+    def _by_bulk_token(self, token: bytes) -> LiveSession:
+        session = self._by_token.get(token)
+        if session is None or session.identity.name != CALLER.get().name:
             raise NotAuthorisedError("transfers of a session that is not there")
-        return self._streams[token]
+        return session
 
-    # bulk
 
-    async def write(self, messages: AsyncIterator[bytes], context: Any) -> pb.WriteResponse:
-        """Takes the bytes of one transfer to the device."""
-        stream: SessionStream | None = None
-        transfer: Transfer | None = None
-        try:
-            async for raw in messages:
-                self._report.bytes_in += len(raw)
-                if len(raw) > self._limits.chunk + _CHUNK_MARGIN:
-                    raise LimitError("bytes of a chunk", len(raw), self._limits.chunk)
-                token, number, chunk = parse_write_request(raw)
-                if stream is None or transfer is None:
-                    stream = self._stream(token)
-                    transfer = await stream.transfers.take(number, self._limits.stall_seconds)
-                    transfer.check_direction(writes=True)
-                stream.expect(transfer)
-                chunk.check(transfer.done, transfer.size)
-                await stream.host.call(stream.session.write_chunk, transfer, chunk.data)
-            if transfer is not None and transfer.done < transfer.size:
-                raise CancelledError(f"transfer {transfer.id} ended after {transfer.done} of {transfer.size} bytes")
-        except UmdError as error:
-            if stream is not None and transfer is not None:
-                stream.fail(transfer, error)
-            return pb.WriteResponse(size=transfer.done if transfer else 0, error=_error(error))
-        except BaseException:
-            if stream is not None and transfer is not None:
-                stream.fail(transfer, CancelledError(f"transfer {transfer.id} was cancelled by its client"))
-            raise
-        if stream is not None and transfer is not None:
-            stream.settle(transfer)
-        return pb.WriteResponse(size=transfer.done if transfer else 0)
-
-    async def read(self, request: pb.ReadRequest, context: Any) -> None:
-        """Gives the bytes of one transfer from the device."""
-        stream: SessionStream | None = None
-        transfer: Transfer | None = None
-        try:
-            stream = self._stream(request.session)
-            transfer = await stream.transfers.take(request.transfer, self._limits.stall_seconds)
-            transfer.check_direction(writes=False)
-            await self._give(stream, transfer, context)
-        except UmdError as error:
-            if stream is not None and transfer is not None:
-                stream.fail(transfer, error)
-            await context.write(pb.ReadResponse(error=_error(error)).SerializeToString())
-        except BaseException:
-            if stream is not None and transfer is not None:
-                stream.fail(transfer, CancelledError(f"transfer {transfer.id} was cancelled by its client"))
-            raise
-
-    async def _give(self, stream: SessionStream, transfer: Transfer, context: Any) -> None:
-        session = stream.session
-        offset = 0
-        while offset < transfer.size:
-            stream.expect(transfer)
-            data = await stream.host.call(session.read_chunk, transfer)
-            message = read_response(offset, data)
-            offset += len(data)
-            stream.host.post(functools.partial(session.taken, transfer, len(data)))
-            self._report.bytes_out += len(message)
-            await context.write(message)
-        stream.settle(transfer)
+def _read_open(first: bytes, limits: Limits) -> pb.Open:
+    """Returns the Open frame that a stream begins with."""
+    frames = cut_frames(first, limits)
+    frame = read_frame(frames[0], limits) if frames else pb.Frame()
+    if frame.WhichOneof("command") != "open":
+        raise DecodeError("frame-order", "a session begins with Open", section="SESSION")
+    return frame.open
 
 
 async def _chain(first: bytes, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -179,16 +190,14 @@ async def _chain(first: bytes, messages: AsyncIterator[bytes]) -> AsyncIterator[
         yield raw
 
 
-def _error(error: UmdError) -> pb.Error:
-    return pb.Error(status=int(error.status), message=error_text(error), facts=facts_text(error))
-
-
 def _refusal(error: UmdError) -> bytes:
     """Returns the response of a session that was never opened."""
-    return pb.SessionResponse(replies=[pb.Reply(seq=0, error=_error(error))]).SerializeToString()
+    return pb.SessionResponse(replies=[pb.Reply(seq=0, error=error_message(error))]).SerializeToString()
 
 
-def _describe(hosts: Mapping[str, DeviceHost], limits: Limits, version: str) -> bytes:
+def _describe(
+    hosts: Mapping[str, DevicePort], limits: Limits, version: str, flags: frozenset[str]
+) -> pb.DescribeResponse:
     number = VERSION[0] << 8 | VERSION[1]
     message = pb.DescribeResponse(version=version, format_oldest=0x0100, format_newest=number)
     write_limits(limits, message.limits)
@@ -196,9 +205,9 @@ def _describe(hosts: Mapping[str, DeviceHost], limits: Limits, version: str) -> 
         caps = host.caps
         device = message.devices.add(
             name=name, memory=caps.memory, max_work=caps.max_work, max_program_size=caps.max_buffer_bytes,
-            flags=sorted(caps.flags), epoch=host.epoch,
+            flags=sorted(caps.flags | flags), epoch=host.epoch,
         )  # fmt: skip
         for kernel, types in caps.kernels.items():
             combinations = () if types is None else sorted(bytes(t.code for t in types_) for types_ in types)
             device.kernels.add(name=kernel, every=types is None, types=combinations)
-    return message.SerializeToString()
+    return message

@@ -3,126 +3,130 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from umd_core.device import Binding
-from umd_core.device.execution import poison
-from umd_core.errors import DecodeError, InternalError, LimitError, StaleHandleError, UmdError
+from umd_core.device import Buffer
+from umd_core.errors import DecodeError, LimitError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.limits import Limits
-from umd_grpc.messages.convert import error_text, facts_text
 from umd_grpc.messages.frames import cut_frames, read_frame
-from umd_grpc.server.host import DeviceHost
-from umd_grpc.server.programs import Programs
-from umd_grpc.server.report import Report, log
+from umd_grpc.server.cancels import Cancels
+from umd_grpc.server.lanes import Lane
+from umd_grpc.server.moves import Moves
+from umd_grpc.server.parked import Act, Finish
+from umd_grpc.server.port import Meter, Outlet, Setup
+from umd_grpc.server.replies import Replies
+from umd_grpc.server.submissions import Submissions
 from umd_grpc.server.transfer import Transfer
 from umd_grpc.server.workspace import Workspace
 
+if TYPE_CHECKING:
+    from umd_grpc.server.host import DeviceHost
+
 PROTOCOL = 1
-SLICE_SECONDS = 0.02
-
-
-class Outlet:
-    """The way from a session, on its device's thread, to the event loop. Every call may come from any thread.
-
-    Attributes:
-        emitted, taken: bytes of responses given, and those that the stream has accepted.
-        reached: called with the id of each transfer frame, and the transfer or why there is none.
-        stop: called with the error that ends the session.
-        wake: called with the seconds after which `run` is wanted.
-    """
-
-    def __init__(
-        self,
-        send: Callable[[bytes, int], None],
-        reached: Callable[[int, Transfer | UmdError], None],
-        stop: Callable[[UmdError], None],
-        wake: Callable[[float], None],
-    ) -> None:
-        self._send, self.reached, self.stop, self.wake = send, reached, stop, wake
-        self.emitted = self.taken = 0
-
-    def send(self, response: bytes, consumed: int) -> None:
-        """Sends a response; `consumed` bytes of requests are done with."""
-        self.emitted += len(response)
-        self._send(response, consumed)
 
 
 class Session:
-    """The order of one session's frames, its transfers and its replies. Everything here runs on the device's thread."""
+    """The order of one session's frames. Everything here, but `cancels` and `idle`, runs on the device's thread.
 
-    def __init__(
-        self,
-        number: int,
-        token: bytes,
-        host: DeviceHost,
-        limits: Limits,
-        known: Programs,
-        report: Report,
-        outlet: Outlet,
-    ) -> None:
-        self._number, self._token, self._host = number, token, host
-        self._limits, self._report, self._outlet = limits, report, outlet
-        self.workspace = Workspace(number, token, host.device, limits, known, self._ended)
-        self._inbox: deque[bytes | int] = deque()
+    Attributes:
+        cancels: what its client wants to end.
+        moves: its transfers.
+        workspace, submissions: what it made, and what it runs.
+    """
+
+    def __init__(self, setup: Setup, host: DeviceHost, lane: Lane, outlet: Outlet, meter: Meter) -> None:
+        """`lane` is where its jobs run; `meter` counts what it uses."""
+        self._setup, self._host, self._lane, self._outlet = setup, host, lane, outlet
+        self._limits, self._report, self._device = setup.limits, host.report, host.device
+        limits = setup.limits
+        self._replies = Replies(setup.number, limits, host.epoch, outlet, remember=bool(setup.lease_seconds))
+        self.cancels = Cancels(host.device, limits)
+        self.moves = Moves(host.device, limits, self._replies.done, self._replies.fail, self.run)
+        self.workspace: Workspace = Workspace(setup, host.device, host.programs, meter, self._replies.fail)
+        self.submissions: Submissions = Submissions(
+            setup, host.device, self.workspace, meter, self._replies, self.cancels, outlet.wake
+        )
+        # What has arrived: frames, between the time at which their message came and its size.
+        self._inbox: deque[bytes | float | int] = deque()
         self._next: pb.Frame | None = None
-        self._seq = 0
-        self._opened = self._over = False
-        self._transfers: dict[int, Transfer] = {}
-        self._response = pb.SessionResponse()
-        self._reply_size = self._consumed = 0
+        self._arrived, self._through, self._body = 0.0, 0, b""
+        self._opened = self._over = self._resumed = False
+        self._resume = setup.resume
 
     @property
     def idle(self) -> bool:
         """Whether nothing is under way."""
-        return not (self._inbox or self._transfers or self._consumed)
+        return not (self._inbox or self.moves or self._replies.consumed)
 
-    def feed(self, raw: bytes) -> None:
-        """Takes a message in."""
+    def feed(self, raw: bytes, arrived: float) -> None:
+        """Takes a message in, which came at the time `arrived` of `time.monotonic`."""
         if self._over:
             return
         try:
-            self._inbox.extend(cut_frames(raw, self._limits))
+            frames = cut_frames(raw, self._limits)
         except UmdError as error:
             self._break(error)
             return
+        self._inbox.append(arrived)
+        self._inbox.extend(frames)
         self._inbox.append(len(raw))
         self.run()
 
     def run(self) -> None:
         """Carries out what has arrived, until something has to be waited for or others have their turn."""
-        stop = time.perf_counter() + SLICE_SECONDS
+        start = time.perf_counter()
         while self._inbox and not self._over:
             if self._outlet.emitted - self._outlet.taken > self._limits.unread:
                 break
             item = self._inbox[0]
-            if isinstance(item, int):
+            if not isinstance(item, bytes):
                 self._inbox.popleft()
-                self._consumed += item
-                self._poll()
-                self._flush()
+                self._between_messages(item)
+                continue
+            if self._repeat(item):
+                self._inbox.popleft()
+                if self._host.turn_is_over(self._lane, start):
+                    self._host.post(self.run, self._lane)
+                    break
                 continue
             frame = self._read(item)
-            if frame is None or (self._transfers and self._blocked(frame)):
+            if frame is None or (self.moves and self._blocked(frame)):
                 break
             self._inbox.popleft()
             self._next = None
-            self._carry_out(frame)
-            if time.perf_counter() > stop:
-                self._host.post(self.run)
+            self._carry_out(frame, item)
+            if self._host.turn_is_over(self._lane, start):
+                self._host.post(self.run, self._lane)
                 break
         self._poll()
-        if self._response.replies or self._consumed or self.workspace.progress.moved:
-            self._flush()
+        if self._replies.pending:
+            self._replies.flush()
+
+    def _between_messages(self, item: float) -> None:
+        if isinstance(item, float):
+            self._arrived = item
+            return
+        self._replies.consumed += item
+        self._poll()
+        self._replies.flush()
+
+    def attach(self, resume: bytes) -> None:
+        """Drops what has arrived and was not carried out; the next frame is another Open."""
+        self._replies.consumed += sum(item for item in self._inbox if isinstance(item, int))
+        self._inbox.clear()
+        self._next = None
+        self._replies.drop()
+        self._opened, self._resumed, self._resume = False, True, resume
 
     def close(self) -> None:
         """Frees everything that the session made."""
         self._over = True
         self._inbox.clear()
-        self._transfers.clear()
+        self.moves.clear()
+        self.submissions.close()
         self.workspace.close()
 
     def _read(self, body: bytes) -> pb.Frame | None:
@@ -135,172 +139,195 @@ class Session:
         return self._next
 
     def _break(self, error: UmdError) -> None:
-        self._fail(0, error)
-        self._flush()
+        self._replies.fail(0, error)
+        self._replies.flush()
         self._over = True
         self._outlet.stop(error)
 
     def _poll(self) -> None:
-        if self.workspace.progress:
-            self.workspace.progress.poll()
+        if self.submissions:
+            self.submissions.poll(time.monotonic())
+            self.workspace.settle()
 
-    def _flush(self) -> None:
-        """Sends what there is to say."""
-        response, moved = self._response, self.workspace.progress.moved
-        response.processed_through = self._seq
-        response.credit = self._limits.credit
-        response.device_epoch = self._host.epoch
-        for queue, seq in moved.items():
-            response.completed_through.add(queue=queue, seq=seq)
-        moved.clear()
-        consumed, self._consumed, self._reply_size = self._consumed, 0, 0
-        self._response = pb.SessionResponse()
-        self._outlet.send(response.SerializeToString(), consumed)
+    def _repeat(self, body: bytes) -> bool:
+        """Carries out a Submit frame that came before, if it is one; False when the frame has to be read."""
+        found = self.submissions.repeats.find(body)
+        if found is None or self.moves or self.submissions.parked or not self._opened:
+            return False
+        seq, prepared = found
+        if seq <= self._replies.seq or not self.submissions.repeat(seq, prepared):
+            return False
+        self._report.frames += 1
+        self._report.submissions += 1
+        self._replies.seq = self._through = seq
+        return True
 
-    def _carry_out(self, frame: pb.Frame) -> None:
-        kind = frame.WhichOneof("command")
+    def _carry_out(self, frame: pb.Frame, body: bytes) -> None:
+        kind, seq = frame.WhichOneof("command"), frame.seq
         self._report.frames += 1
         try:
-            if frame.seq <= self._seq:
-                detail = f"frame {frame.seq} follows frame {self._seq}"
-                raise DecodeError("frame-seq", detail, section="SESSION", index=frame.seq)
-            self._seq = frame.seq
-            if kind is None or (kind == "open") == self._opened:
-                detail = f"frame {frame.seq} ({kind or 'unknown'}) does not belong here: Open comes first, once"
-                raise DecodeError("frame-order", detail, section="SESSION", index=frame.seq)
-            _COMMANDS[kind](self, frame.seq, getattr(frame, kind))
+            if seq <= self._replies.seq:
+                detail = f"frame {seq} follows frame {self._replies.seq}"
+                raise DecodeError("frame-seq", detail, section="SESSION", index=seq)
+            self._replies.seq = seq
+            if kind == "open" and not self._opened:
+                self._open(seq, frame.open)
+            elif kind is None or kind == "open" or not self._opened:
+                detail = f"frame {seq} ({kind or 'unknown'}) does not belong here: Open comes first, once"
+                raise DecodeError("frame-order", detail, section="SESSION", index=seq)
+            else:
+                self._through, self._body = seq, body
+                _COMMANDS[kind](self, seq, getattr(frame, kind))
         except Exception as error:  # noqa: BLE001  # one frame's fault is answered, the session goes on
-            self._fail(frame.seq, error)
-
-    # replies
-
-    def _ended(self, seq: int, error: Exception | None, value: int) -> None:
-        if error is None:
-            self._response.replies.add(seq=seq).done.value = value
-        else:
-            self._fail(seq, error)
-
-    def _fail(self, seq: int, error: Exception) -> None:
-        if not isinstance(error, UmdError):
-            log("internal_error", where=f"session {self._number}", traceback="".join(traceback.format_exception(error)))
-            error = InternalError(f"frame {seq} failed: {type(error).__name__}")
-        found = self._response.replies.add(seq=seq).error
-        found.status, found.message, found.facts = int(error.status), error_text(error), facts_text(error)
+            self._replies.fail(seq, error)
+        self.cancels.passed(seq)
 
     # commands
 
-    def open(self, seq: int, command: pb.Open) -> None:
-        """Answers with the session's token and limits."""
+    def _open(self, seq: int, command: pb.Open) -> None:
+        """Answers with the session's tokens and limits."""
         if command.protocol != PROTOCOL:
             raise LimitError("protocol version of the client", command.protocol, PROTOCOL)
         self._opened = True
-        opened = self._response.replies.add(seq=seq).opened
-        opened.session, opened.device = self._token, self._host.name
+        opened = self._replies.opened(seq)
+        opened.session, opened.device = self._setup.token, self._host.name
+        opened.resume, opened.lease_seconds = self._resume, self._setup.lease_seconds
+        opened.resumed, opened.processed_through = self._resumed, self._through
         write_limits(self._limits, opened.limits)
+
+    def close_frame(self, seq: int, command: pb.Close) -> None:
+        """Ends the session in good order."""
+        self._replies.done(seq)
+        self._poll()
+        self._replies.flush()
+        self._over = True
+        self._outlet.stop(None)
+
+    def free(self, seq: int, command: pb.Free) -> None:
+        """Forgets handles."""
+        self.submissions.repeats.clear()
+        self.workspace.forget(command)
+        for handle in command.buffers:
+            buffer = self.workspace.buffers.remove(handle)
+            if buffer is not None:
+                self._free(buffer)
+
+    def _free(self, buffer: Buffer) -> None:
+        """Frees a buffer once reads and writes before it are done; submissions that wait hold it themselves."""
+        parked = self.submissions.parked
+        if not parked.holds(buffer):
+            self.workspace.free(buffer)
+            return
+
+        def later(finish: Finish) -> None:
+            self.workspace.free(buffer)
+            finish()
+
+        parked.add(buffer, later)
 
     def submit(self, seq: int, command: pb.Submit) -> None:
         """Runs a program."""
         self._report.submissions += 1
-        self.workspace.submit(seq, command)
+        self.submissions.submit(seq, command, self._arrived, self._body)
 
     def wait(self, seq: int, command: pb.Wait) -> None:
         """Answers when a fence is there, or its time is over."""
-        self.workspace.wait(seq, command)
+        fence = self.workspace.fence(command.fence.fence)
+        self.submissions.progress.check(len(self.submissions.parked))
+        self.submissions.progress.wait(seq, fence, command.fence.value, command.timeout_ms / 1000)
         if command.timeout_ms:
             self._outlet.wake(command.timeout_ms / 1000)
 
-    def read(self, seq: int, command: pb.ReadRange) -> None:
-        """Answers with bytes."""
-        data = self.workspace.read(command)
-        self._response.replies.add(seq=seq).data = data
-        self._reply_size += len(data)
-        if self._reply_size > self._limits.inline:
-            self._flush()
+    def signal(self, seq: int, command: pb.FenceValue) -> None:
+        """Raises a fence."""
+        self.workspace.fence(command.fence).signal(command.value)
 
     def flush(self, seq: int, command: pb.Flush) -> None:
         """Answers."""
-        self._response.replies.add(seq=seq).done.SetInParent()
+        self._replies.done(seq)
+
+    def read(self, seq: int, command: pb.ReadRange) -> None:
+        """Answers with bytes, when the work before it is done."""
+        if command.size > self._limits.inline:
+            raise LimitError("bytes of an inline read", command.size, self._limits.inline)
+        buffer, offset, size = self.workspace.buffers.get(command.buffer), command.offset, command.size
+
+        def act() -> None:
+            self._replies.data(seq, bytes(self._device.read(buffer, offset, size)))
+
+        self._when_free(seq, buffer, act, reads=True)
+
+    def write(self, seq: int, command: pb.WriteRange) -> None:
+        """Writes bytes, when the work before it is done. What could not be written is poisoned."""
+        data = command.data
+        if len(data) > self._limits.inline:
+            raise LimitError("bytes of an inline write", len(data), self._limits.inline)
+        target = self.workspace.range(command.buffer, command.offset, len(data))
+        buffer = target.buffer
+        try:
+            self._when_free(seq, buffer, lambda: self._device.write(buffer, target.offset, data), len(data))
+        except LimitError as error:
+            self.submissions.spoil([target], error)
+            raise
+
+    def _when_free(
+        self, seq: int, buffer: Buffer, act: Callable[[], None], size: int = 0, *, reads: bool = False
+    ) -> None:
+        """Does something to a buffer, now or when what uses it has ended; reading waits for what writes it."""
+        if not self.submissions.parked.busy(buffer, reads=reads):
+            act()
+            return
+
+        def later(finish: Finish) -> None:
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001  # it is answered like that of any frame
+                self._replies.fail(seq, error)
+            finish()
+
+        self._park(buffer, later, size, reads=reads)
+
+    def _park(self, buffer: Buffer, act: Act, size: int = 0, *, reads: bool = False) -> None:
+        parked = self.submissions.parked
+        self.submissions.progress.check(len(parked))
+        if parked.size + size > self._limits.credit:
+            raise LimitError("bytes of writes that wait", parked.size + size, self._limits.credit)
+        parked.add(buffer, act, size, reads=reads)
 
     def transfer(self, seq: int, command: pb.Transfer) -> None:
-        """Lets a call of Write or Read begin."""
+        """Lets a call of Write or Read begin, when the work before it is done."""
         try:
-            transfer = self._new_transfer(seq, command)
+            self.moves.check(seq, command, len(self.submissions.parked))
+            target = self.workspace.range(command.buffer, command.offset, command.size)
         except UmdError as error:
             self._outlet.reached(command.id, error)
             raise
-        self._outlet.reached(command.id, transfer)
 
-    # transfers
+        def begin(finish: Finish) -> None:
+            self.moves.begin(seq, command, target, finish)
+            transfer = Transfer(command.id, command.size, command.direction == pb.DIRECTION_WRITE, command.sha256)
+            self._outlet.reached(command.id, transfer)
 
-    def _new_transfer(self, seq: int, command: pb.Transfer) -> Transfer:
-        if not 0 < command.size <= self._limits.transfer:
-            raise LimitError("bytes of a transfer", command.size, self._limits.transfer)
-        if command.id in self._transfers:
-            raise DecodeError("transfer-id", f"transfer {command.id} is under way", section="SESSION", index=seq)
-        if len(self._transfers) >= self._limits.waits:
-            raise LimitError("transfers under way", self._limits.waits + 1, self._limits.waits)
-        if command.direction not in (pb.DIRECTION_READ, pb.DIRECTION_WRITE):
-            raise DecodeError("transfer-direction", f"direction {command.direction}", section="SESSION", index=seq)
-        buffer, offset, size = self.workspace.range(command.buffer, command.offset, command.size)
-        writes = command.direction == pb.DIRECTION_WRITE
-        transfer = self._transfers[command.id] = Transfer(command.id, seq, command.buffer, buffer, offset, size, writes)
-        return transfer
+        reads = command.direction == pb.DIRECTION_READ
+        if self.submissions.parked.busy(target.buffer, reads=reads):
+            self._park(target.buffer, begin, reads=reads)
+        else:
+            begin(_nothing)
 
     def _blocked(self, frame: pb.Frame) -> bool:
         """Returns whether a frame touches a buffer whose bytes are still on their way."""
-        handles = {transfer.handle for transfer in self._transfers.values()}
-        kind = frame.WhichOneof("command")
-        if kind in ("submit", "free"):
+        kind, handles = frame.WhichOneof("command"), self.moves.handles
+        if kind in ("submit", "free", "spoil"):
             return not handles.isdisjoint(getattr(frame, kind).buffers)
-        return kind in ("read", "write", "transfer") and getattr(frame, kind).buffer in handles
+        if kind not in ("read", "write", "transfer"):
+            return False
+        command = getattr(frame, kind)
+        size = len(command.data) if kind == "write" else command.size
+        return self.moves.overlaps(command.buffer, command.offset, size)
 
-    def write_chunk(self, transfer: Transfer, data: memoryview) -> None:
-        """Writes the next bytes of a transfer.
 
-        Raises:
-            StaleHandleError: the transfer has failed, or the session has ended.
-        """
-        self._check_under_way(transfer)
-        self._host.device.write(transfer.buffer, transfer.offset + transfer.done, data)
-        self._advance(transfer, len(data))
-
-    def read_chunk(self, transfer: Transfer) -> memoryview:
-        """Returns the next bytes of a transfer; they stay as they are until they are taken or the transfer ends.
-
-        Raises:
-            StaleHandleError: the transfer has failed, or the session has ended.
-            PoisonedError: work that failed should have written them.
-        """
-        self._check_under_way(transfer)
-        size = min(self._limits.chunk, transfer.size - transfer.done)
-        return self._host.device.read(transfer.buffer, transfer.offset + transfer.done, size)
-
-    def taken(self, transfer: Transfer, size: int) -> None:
-        """Notes that bytes of a transfer from the device were sent."""
-        if transfer.id in self._transfers:
-            self._advance(transfer, size)
-
-    def _check_under_way(self, transfer: Transfer) -> None:
-        if transfer.id not in self._transfers:
-            raise StaleHandleError("transfer", transfer.id, "has failed, or its session has ended")
-
-    def _advance(self, transfer: Transfer, size: int) -> None:
-        transfer.done += size
-        if transfer.done == transfer.size:
-            self._end_transfer(transfer)
-
-    def fail_transfer(self, transfer: Transfer, error: UmdError) -> None:
-        """Ends a transfer whose bytes do not come, or are not taken. A range that was to be written is poisoned."""
-        if transfer.id not in self._transfers:
-            return
-        if transfer.writes:
-            poison(self._host.device, [Binding(transfer.buffer, transfer.offset, transfer.size)], error)
-        self._fail(transfer.seq, error)
-        self._end_transfer(transfer)
-
-    def _end_transfer(self, transfer: Transfer) -> None:
-        del self._transfers[transfer.id]
-        self.run()
+def _nothing() -> None:
+    """What follows the end of a transfer that nothing waits for."""
 
 
 def write_limits(limits: Limits, message: pb.Limits) -> None:
@@ -311,15 +338,17 @@ def write_limits(limits: Limits, message: pb.Limits) -> None:
 
 
 _COMMANDS: Mapping[str, Callable[[Session, int, Any], None]] = {
-    "open": Session.open,
     "allocate": lambda session, seq, command: session.workspace.allocate(seq, command),
-    "free": lambda session, seq, command: session.workspace.free(seq, command),
+    "free": Session.free,
     "load": lambda session, seq, command: session.workspace.load(seq, command),
     "submit": Session.submit,
     "wait": Session.wait,
     "read": Session.read,
-    "write": lambda session, seq, command: session.workspace.write(seq, command),
+    "write": Session.write,
     "transfer": Session.transfer,
     "flush": Session.flush,
-    "signal": lambda session, seq, command: session.workspace.signal(seq, command),
+    "signal": Session.signal,
+    "cancel": lambda session, seq, command: session.submissions.cancel(seq, command),
+    "close": Session.close_frame,
+    "spoil": lambda session, seq, command: session.submissions.lost(seq, command),
 }

@@ -19,6 +19,7 @@ from umd_grpc._pb.umd import translator_pb2 as pb
 from umd_grpc.messages import wire
 from umd_grpc.messages.convert import error_text, facts_text, read_request, write_desc
 from umd_grpc.server.cache import BytesCache
+from umd_grpc.server.identity import CALLER, Accounts
 from umd_grpc.server.report import Report, log
 
 REQUESTS_LIMIT = 65_536
@@ -57,9 +58,13 @@ class Translators:
 class TranslatorService:
     """Answers requests as bytes. What is answered from the cache is never parsed."""
 
-    def __init__(self, translators: Translators, report: Report, message_limit: int) -> None:
-        """`message_limit` bounds the answer to one message, in bytes."""
+    def __init__(
+        self, translators: Translators, report: Report, message_limit: int, accounts: Accounts | None = None
+    ) -> None:
+        """`message_limit` bounds the answer to one message, in bytes. `accounts` count what each identity uses."""
         self._translators, self._report, self._limit = translators, report, message_limit
+        self._accounts = accounts or Accounts()
+        self._tags: dict[frozenset[str], bytes] = {}
         self.cache = BytesCache(CACHE_ENTRIES, CACHE_SIZE)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -70,10 +75,15 @@ class TranslatorService:
         }
         return grpc.method_handlers_generic_handler("umd.Translator", methods)
 
+    def looked_up(self) -> tuple[int, int]:
+        """Returns how often an answer was found in the cache, and how often not."""
+        return self.cache.hits, self.cache.misses
+
     async def translate(self, raw: bytes, context: Any) -> bytes:
         """Answers one request."""
         start = time.perf_counter()
-        body, request_id, failed = self._answer(raw)
+        refused = self._refused(1)
+        body, request_id, failed = self._answer(raw) if refused is None else _refuse(raw, refused)
         answer = body + _RESPONSE_ID + request_id if request_id else body
         self._note(start, 1, failed, raw, answer)
         return answer
@@ -85,26 +95,36 @@ class TranslatorService:
 
     async def _answer_message(self, raw: bytes) -> bytes:
         start = time.perf_counter()
+        refused: UmdError | None = None
         try:
             requests = wire.submessages(raw, _REQUEST, REQUESTS_LIMIT, "requests in a message")
             if not requests:
                 raise LimitError("requests in a message", 0, REQUESTS_LIMIT)
+            refused = self._refused(len(requests))
         except UmdError as error:
             body = _failure(error)
             self._note(start, 1, 1, raw, body)
             return wire.head(_RESPONSE, len(body)) + body
-        parts, failures = await self._answer_all(requests)
+        parts, failures = await self._answer_all(requests, refused)
         answer = b"".join(parts)
         self._note(start, len(requests), failures, raw, answer)
         return answer
 
-    async def _answer_all(self, requests: Iterable[bytes]) -> tuple[list[bytes], int]:
+    def _refused(self, count: int) -> UmdError | None:
+        """Returns why the caller may not have `count` requests answered now, None when they may."""
+        try:
+            self._accounts.of(CALLER.get()).take_ops(count)
+        except UmdError as error:
+            return error
+        return None
+
+    async def _answer_all(self, requests: Iterable[bytes], refused: UmdError | None) -> tuple[list[bytes], int]:
         """Returns the parts of an answer and how many requests failed; lets others run now and then."""
         parts: list[bytes] = []
         size = failures = 0
         pause = time.perf_counter() + SLICE_SECONDS
         for request in requests:
-            body, request_id, failed = self._answer(request)
+            body, request_id, failed = self._answer(request) if refused is None else _refuse(request, refused)
             if size + len(body) > self._limit:
                 body, failed = _failure(LimitError("bytes of this answer", size + len(body), self._limit)), 1
             length = len(body) + len(request_id) + bool(request_id)
@@ -129,13 +149,23 @@ class TranslatorService:
         """Returns (response without its id, the id as it stands in the request, 1 when it failed)."""
         cut = wire.cut_varint(raw, _REQUEST_ID)
         if cut is not None:
-            key, request_id = cut
+            key, request_id = self._tag() + cut[0], cut[1]
             body = self.cache.find(key)
             if body is not None:
                 return body, request_id, 0
         else:
             key, request_id = raw, b""
         return self._answer_anew(raw, key, request_id, known=cut is not None)
+
+    def _tag(self) -> bytes:
+        """Returns what tells answers apart by who may have them: whoever may use some devices only has his own."""
+        devices = CALLER.get().devices
+        if devices is None:
+            return b""
+        tag = self._tags.get(devices)
+        if tag is None:
+            tag = self._tags[devices] = b"\x00" + repr(sorted(devices)).encode()
+        return tag
 
     def _answer_anew(self, raw: bytes, key: bytes, request_id: bytes, known: bool) -> tuple[bytes, bytes, int]:
         start = time.perf_counter_ns()
@@ -154,6 +184,8 @@ class TranslatorService:
 
     def _translate(self, request: pb.TranslateRequest, start: int) -> pb.TranslateResponse:
         call = read_request(request)
+        if request.device_id:
+            CALLER.get().check_device(request.device_id)
         translator = self._translators.get(request.device_id)
         parsed = time.perf_counter_ns()
         command_buffer = translator.op(call.op, call.inputs, call.attributes)
@@ -171,6 +203,12 @@ class TranslatorService:
         response.timing.translate_ns = translated - parsed
         response.timing.encode_ns = time.perf_counter_ns() - translated
         return response
+
+
+def _refuse(raw: bytes, error: UmdError) -> tuple[bytes, bytes, int]:
+    """Returns what `_answer` does, for a request that is not looked at."""
+    cut = wire.cut_varint(raw, _REQUEST_ID)
+    return _failure(error), cut[1] if cut else b"", 1
 
 
 def _parse(raw: bytes) -> pb.TranslateRequest:

@@ -69,21 +69,24 @@ class RuntimeServicer:
     def Session(self, request_iterator, context):
         """One session with one device. Frames are carried out in the order in which they were sent; nothing is answered
         unless it was asked for or failed, so any amount of work takes one round trip. What a session made is its own: no
-        other session can name it, and it is freed when the stream ends.
+        other session can name it, and it is freed when the stream ends, or after the lease that was asked for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Write(self, request_iterator, context):
-        """The bytes of a transfer to the device; use a channel of its own. The first message names the transfer.
+        """The bytes of a transfer to the device; use a channel of its own. The first message names the transfer, and says by
+        its offset where it goes on: a call that broke is continued by another one. A call without data, whose first
+        message names the transfer, tells how far it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """The bytes of a transfer from the device; use a channel of its own.
+        """The bytes of a transfer from the device, from an offset on; use a channel of its own. A call that broke is
+        continued by another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,199 @@
+"""Shared memory: clients on the same host, of the same user, carry their transfers through it instead of a stream.
+
+The memory only stages: bytes are copied out of it once, and what was copied is used. A client may write whatever it
+likes into it, at any time, and harms its own data at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from umd_core.errors import UmdError
+from umd_grpc._pb.umd import runtime_pb2 as pb
+from umd_grpc.limits import Limits
+from umd_grpc.messages.region import HELLO, PACKET, WRITE, Move, encode_reply
+from umd_grpc.server.bulk import error_message, given, read_chunk
+from umd_grpc.server.inflow import Inflow
+from umd_grpc.server.live import TOKEN_SIZE, LiveSession
+from umd_grpc.server.region import Region, supported
+from umd_grpc.server.report import Report
+from umd_grpc.server.settings import SharedMemorySettings
+from umd_grpc.server.transfer import Carrier, Transfer
+from umd_grpc.server.weights import in_thread
+
+_CREDENTIALS = struct.Struct("iII")
+_HELLO_SECONDS, _BACKLOG, _CONNECTIONS = 5.0, 64, 4096
+
+
+class SharedMemory:
+    """The socket that clients on the same host come to, and the regions that they were given.
+
+    It is in Linux' abstract namespace, under a random name that `Describe` tells: it leaves nothing behind, however the
+    server ends. Who connects is asked of the kernel: another user is refused.
+    """
+
+    def __init__(
+        self,
+        settings: SharedMemorySettings,
+        limits: Limits,
+        report: Report,
+        find: Callable[[bytes], LiveSession | None],
+    ) -> None:
+        """`find` returns the session that has a token."""
+        self._settings, self._limits, self._report, self._find = settings, limits, report, find
+        self._socket: socket.socket | None = None
+        self._name = f"umd-{secrets.token_hex(16)}".encode()
+        self._tasks: dict[asyncio.Task[None], LiveSession | None] = {}
+        self._used = 0
+
+    def describe(self) -> pb.SharedMemory | None:
+        """Returns what clients are told, None when there is no shared memory. From then on it is listened."""
+        if not self._settings.size or not supported():
+            return None
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._socket.setblocking(False)
+            self._socket.bind(b"\0" + self._name)
+            self._socket.listen(_BACKLOG)
+            asyncio.get_running_loop().add_reader(self._socket, self._accept, self._socket)
+        return pb.SharedMemory(address=self._name, size=self._settings.size)
+
+    def close(self) -> None:
+        """Ends every connection; nothing is accepted any more."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        for task in self._tasks:
+            task.cancel()
+
+    def end(self, session: LiveSession) -> None:
+        """Takes the region of a session back: the session has ended."""
+        for task, owner in self._tasks.items():
+            if owner is session:
+                task.cancel()
+
+    def _accept(self, listening: socket.socket) -> None:
+        with suppress(OSError):  # whoever came is gone again
+            connection, _ = listening.accept()
+            connection.setblocking(False)
+            if len(self._tasks) >= _CONNECTIONS or not _same_user(connection):
+                connection.close()
+                return
+            task = asyncio.ensure_future(self._serve(connection))
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        """Gives one client its region, and moves bytes until it is gone."""
+        size, loop = self._settings.size, asyncio.get_running_loop()
+        with connection, suppress(OSError, TimeoutError):
+            token = await asyncio.wait_for(loop.sock_recv(connection, PACKET), _HELLO_SECONDS)
+            session = self._find(token) if len(token) == TOKEN_SIZE else None
+            if session is None or session in self._tasks.values() or self._used + size > self._settings.total:
+                return
+            task = asyncio.current_task()
+            assert task is not None  # it runs in one
+            self._tasks[task] = session
+            self._used += size
+            try:
+                region = Region(size)
+                try:
+                    socket.send_fds(connection, [HELLO], [region.descriptor])
+                finally:
+                    region.close()
+                await Mover(session, region, self._limits, self._report).serve(connection)
+            finally:
+                self._used -= size
+
+
+class _Held(NamedTuple):
+    transfer: Transfer
+    carrier: Carrier
+    inflow: Inflow
+
+
+class Mover:
+    """Moves the bytes of one session's transfers between its region and its device."""
+
+    def __init__(self, session: LiveSession, region: Region, limits: Limits, report: Report) -> None:
+        self._session, self._region, self._limits, self._report = session, region, limits, report
+        self._held: _Held | None = None
+
+    async def serve(self, connection: socket.socket) -> None:
+        """Answers requests until the other side is gone."""
+        loop = asyncio.get_running_loop()
+        try:
+            while packet := await loop.sock_recv(connection, PACKET):
+                await loop.sock_sendall(connection, await self._answer(packet))
+        finally:
+            await self._release()
+
+    async def _answer(self, packet: bytes) -> bytes:
+        try:
+            move = Move.decode(packet)
+            held = await self._take(move)
+            if held.carrier.ended is not None:
+                raise held.carrier.ended
+            writes, size = move.kind == WRITE, held.transfer.size
+            held.transfer.check_direction(writes=writes)
+            move.check(self._region.size, held.transfer.done if writes else move.offset, size)
+            await (self._write if writes else self._read)(move, held)
+        except UmdError as error:
+            done = self._held.transfer.done if self._held else 0
+            await self._release()
+            return encode_reply(done, error_message(error))
+        done = move.offset + move.size
+        if done == size:
+            await self._release()
+        return encode_reply(done)
+
+    async def _take(self, move: Move) -> _Held:
+        if self._held is None or self._held.transfer.id != move.transfer:
+            await self._release()
+            transfers, stall = self._session.transfers, self._limits.stall_seconds
+            transfer, carrier = await transfers.take(move.transfer, stall, writes=move.kind == WRITE)
+            self._held = _Held(transfer, carrier, Inflow(self._session, transfer))
+        return self._held
+
+    async def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                with suppress(UmdError):  # the request that met it was told
+                    await held.inflow.settle()
+            finally:
+                self._session.transfers.release(held.transfer.id, held.carrier)
+
+    async def _write(self, move: Move, held: _Held) -> None:
+        staged = self._region.data[move.place : move.place + move.size].data
+        # What is hashed and what is written must be the same, so bytes that are kept are copied before.
+        data = memoryview(bytes(staged)) if move.transfer in self._session.transfers.keepers else staged
+        self._report.bytes_in += move.size
+        await held.inflow.put(data)
+        await held.inflow.settle()
+
+    async def _read(self, move: Move, held: _Held) -> None:
+        offset, end = move.offset, move.offset + move.size
+        while offset < end:
+            data = await read_chunk(self._session, held.transfer, held.carrier, offset, end - offset)
+            place = move.place + offset - move.offset
+            await in_thread(np.copyto, self._region.data[place : place + len(data)], np.frombuffer(data, np.uint8))
+            offset += len(data)
+        self._report.bytes_out += move.size
+        if end == held.transfer.size:
+            given(self._session, held.transfer)
+
+
+def _same_user(connection: socket.socket) -> bool:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(raw)[1] == os.getuid())

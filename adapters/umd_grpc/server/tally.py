@@ -1,0 +1,38 @@
+"""What one session uses of its device, beside what its owner's account counts."""
+
+from __future__ import annotations
+
+import threading
+
+from umd_grpc.server.identity import Account
+
+
+class Tally:
+    """Counts for one session, and passes on to the account. Callable from any thread; a `Meter`.
+
+    Attributes:
+        memory: bytes of device memory.
+        ops: submissions.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self._account, self._lock = account, threading.Lock()
+        self.memory = self.ops = 0
+
+    def take_memory(self, size: int) -> None:
+        """Counts bytes of device memory; see `Account.take_memory`."""
+        self._account.take_memory(size)
+        with self._lock:
+            self.memory += size
+
+    def give_memory(self, size: int) -> None:
+        """Takes back bytes of device memory."""
+        self._account.give_memory(size)
+        with self._lock:
+            self.memory -= size
+
+    def take_ops(self, count: int) -> None:
+        """Counts submissions; see `Account.take_ops`."""
+        self._account.take_ops(count)
+        with self._lock:
+            self.ops += count
