@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := clients/node/node_modules/.package-lock.json
-PACKAGES := umd_core umd_cuda umd_sim umd_grpc umd_model umd_torch umd_cli
+PACKAGES := umd_core umd_cuda umd_sim umd_grpc umd_model umd_onnx umd_torch umd_cli
 
 # The generated modules land under umd_grpc/_pb of the folder given, with imports that are right there.
 protoc = $(BIN)/python -m grpc_tools.protoc -Iumd_grpc/_pb=protos \

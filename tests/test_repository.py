@@ -30,6 +30,7 @@ PACKAGES = {
     "umd_sim": ROOT / "backends/sim/umd_sim",
     "umd_grpc": ROOT / "adapters/umd_grpc",
     "umd_model": ROOT / "adapters/umd_model",
+    "umd_onnx": ROOT / "adapters/umd_onnx",
     "umd_torch": ROOT / "adapters/umd_torch",
     "umd_cli": ROOT / "adapters/umd_cli",
 }

@@ -1,0 +1,75 @@
+"""What a name of the model stands for while it is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from umd_core.errors import UnsupportedError
+from umd_core.ir import Array, TensorDesc
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A tensor that is known now. `weight` is the initializer's name when it is one, unchanged."""
+
+    array: Array
+    weight: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A tensor that the program computes.
+
+    Attributes:
+        name: in the graph.
+        origins: inputs of the model that it depends on.
+    """
+
+    name: str
+    desc: TensorDesc
+    origins: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSequence:
+    """A sequence of tensors, whose length is known."""
+
+    items: tuple[Tensor, ...]
+
+
+Tensor = Known | Computed
+Value = Tensor | TensorSequence | None
+"""None is an optional value that is not there."""
+
+
+class ValueNeededError(UnsupportedError):
+    """The program depends on what tensors hold. Attribute `origins`: inputs whose values would settle it."""
+
+    def __init__(self, what: str, op: str, origins: frozenset[str]) -> None:
+        names = ", ".join(sorted(origins)) or "other tensors"
+        super().__init__(f"{what} depends on the values of {names}", op=op)
+        self.origins = origins
+
+
+def origins_of(values: Sequence[Value]) -> frozenset[str]:
+    """Returns the inputs of the model that values depend on."""
+    found: frozenset[str] = frozenset()
+    for value in values:
+        if isinstance(value, Computed):
+            found |= value.origins
+        elif isinstance(value, TensorSequence):
+            found |= origins_of(value.items)
+    return found
+
+
+def known_array(value: Value, what: str, op: str) -> Any:
+    """Returns the array of a value.
+
+    Raises:
+        ValueNeededError: it is not known.
+    """
+    if isinstance(value, Known):
+        return value.array
+    raise ValueNeededError(what, op, origins_of([value]))
