@@ -149,6 +149,14 @@ class Piece:
         self.copy: NDArray[np.uint8] = room[first : first + self.size]
         self.address = int(room.ctypes.data) + first
 
+    def moved(self, address: int) -> int:
+        """Returns where a pointer into the original points here; what points elsewhere points behind the end.
+
+        As far off as it was, it might by chance point into the copy of what it was confused with.
+        """
+        offset = address - self.start
+        return self.address + (offset if 0 <= offset <= self.size else self.size)
+
     @property
     def watched(self) -> Range:
         """The range of the checked build: contents are set (device memory starts as zeros) unless it is an output."""
@@ -229,7 +237,7 @@ class CheckedLaunch:
         pointers = []
         for operand, address in zip(self._operands, self._addresses, strict=False):
             piece = next((p for p in pieces if operand in p.operands), None)
-            moved = address if piece is None else piece.address + address - piece.start
+            moved = address if piece is None else piece.moved(address)
             pointers.append(moved.to_bytes(8, "little"))
         return pointers
 
