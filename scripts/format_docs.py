@@ -16,7 +16,7 @@ from umd_core import dtypes
 from umd_core.commands import READ, WRITE
 from umd_core.encoding import layout
 from umd_core.encoding.rules import RULES
-from umd_core.kernels import KERNELS, KernelRow
+from umd_core.kernels import KERNELS, PRIMITIVES, KernelRow, chain
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "command-buffer.md"
 _BLOCK = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
@@ -125,6 +125,14 @@ def _kernels() -> str:
     return "```text\n" + "\n".join(_row(row) for row in KERNELS.values() if not _is_plain(row)) + "\n```"
 
 
+def _primitives() -> str:
+    rows = [
+        (code, f"`{name}`", PRIMITIVES[name], "truth" if name in chain.TRUTHS else "number")
+        for name, code in chain.CODES.items()
+    ]
+    return table(("token", "primitive", "arguments", "result"), rows)
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     **{
         record.name: lambda record=record: _record(record)  # type: ignore[misc]  # bound now, not later
@@ -142,6 +150,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "sets": _sets,
     "elementwise": _elementwise,
     "kernels": _kernels,
+    "primitives": _primitives,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from umd_core import dtypes
 from umd_core.decompositions import DECOMPOSITIONS
 from umd_core.dtypes import DType
-from umd_core.kernels import BY_NAME, PRIMITIVES, Extent, KernelRow, Operand
+from umd_core.kernels import BY_NAME, PRIMITIVES, Extent, KernelRow, Operand, chain
 from umd_core.kernels.expressions import infix
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "kernels.md"
@@ -88,6 +88,8 @@ def section(row: KernelRow) -> str:
     parts = [f"### {row.name}", f"{row.mathematics}.", f"abi {row.abi}; {'; '.join(facts)}."]
     if row.family == "expression":
         parts.append(f"Program: `{row.program}`, that is {infix(row.program)}.")
+    if row.family == "chain":
+        parts.append((inspect.getdoc(chain) or "").partition("\n\n")[2])
     types = ", ".join(f"{name}: {_types(allowed)}" for name, allowed in row.types)
     sizes = ", ".join(f"{name} in {list(allowed)}" for name, allowed in row.sizes)
     parts.append(f"Types: {types}." + (f" Sizes: {sizes}." if sizes else ""))

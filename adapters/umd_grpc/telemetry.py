@@ -7,6 +7,7 @@ the packages of the extra `telemetry` are installed. Where spans go is up to Ope
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Generator
 from typing import Any
@@ -43,8 +44,16 @@ def server_interceptor() -> grpc.aio.ServerInterceptor:
     def ours(call: Any) -> bool:
         return str(call.method).startswith(_OURS)
 
-    interceptor: grpc.aio.ServerInterceptor = _instrumentation().aio_server_interceptor(filter_=ours)
-    return interceptor
+    interceptor: Any = _instrumentation().aio_server_interceptor(filter_=ours)
+    stream, single = interceptor._intercept_aio_server_stream, interceptor._intercept_aio_server_unary
+
+    def of_its_kind(behaviour: Any, details: Any) -> Any:
+        """It takes streams for generators; ours also write to their context, and are awaited like single answers."""
+        return (stream if inspect.isasyncgenfunction(behaviour) else single)(behaviour, details)
+
+    interceptor._intercept_aio_server_stream = of_its_kind
+    found: grpc.aio.ServerInterceptor = interceptor
+    return found
 
 
 def traced(channel: grpc.Channel) -> grpc.Channel:
@@ -55,7 +64,11 @@ def traced(channel: grpc.Channel) -> grpc.Channel:
     """
     if not wanted():
         return channel
-    intercepted: grpc.Channel = grpc.intercept_channel(channel, _instrumentation().client_interceptor())
+    found = _instrumentation()
+    from opentelemetry.instrumentation.grpc import grpcext  # noqa: PLC0415  # an extra, loaded when asked for
+
+    intercept: Any = grpcext.intercept_channel
+    intercepted: grpc.Channel = intercept(channel, found.client_interceptor())
     return intercepted
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import umd_core as umd
+from tests.grpc.conftest import ServerProcess
 from umd_core.errors import Status
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.messages import chunks
@@ -19,6 +20,17 @@ A, B, C, PROGRAM = (number | 1 << 32 for number in range(1, 5))
 SIZE = 5 << 19  # two and a half chunks of 1 MiB
 DATA = np.random.default_rng(1).integers(0, 256, SIZE, np.uint8).tobytes()
 CHUNK = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """A server where transfers soon fail that stand still."""
+    process = ServerProcess("--limits-stall-seconds", "1.5")
+    try:
+        yield process
+        process.check_sound()
+    finally:
+        process.stop()
 
 
 @pytest.fixture
@@ -139,47 +151,139 @@ def damaged(session: Any) -> list[bytes]:
     return [first, second[:-1] + bytes([second[-1] ^ 1]), third]
 
 
-BROKEN: dict[str, Callable[[Any], list[bytes]]] = {
-    "checksum": damaged,
-    "cut-off": lambda session: pieces(session, 1)[:-1],
-    "order": lambda session: [pieces(session, 1)[0], pieces(session, 1)[2]],
-    "too-much": lambda session: [*pieces(session, 1)[:2], *pieces(session, 1, DATA + DATA)[2:]],
-    "no-message": lambda session: [pieces(session, 1)[0], b"\xff\xff"],
-    "huge-chunk": lambda session: [chunks.write_request(session.opened.session, 1, 0, memoryview(bytes(2 * CHUNK)))],
+BROKEN: dict[str, tuple[Callable[[Any], list[bytes]], int]] = {
+    "checksum": (damaged, CHUNK),
+    "cut-off": (lambda session: pieces(session, 1)[:-1], 2 * CHUNK),
+    "order": (lambda session: [pieces(session, 1)[0], pieces(session, 1)[2]], CHUNK),
+    "too-much": (lambda session: [*pieces(session, 1)[:2], *pieces(session, 1, DATA + DATA)[2:]], 2 * CHUNK),
+    "no-message": (lambda session: [pieces(session, 1)[0], b"\xff\xff"], CHUNK),
+    "huge-chunk": (
+        lambda session: [pieces(session, 1)[0], chunks.write_request(b"", 0, CHUNK, memoryview(bytes(2 * CHUNK)))],
+        CHUNK,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_write_poisons_its_range(session: Any, channel: Any, name: str) -> None:
-    frame = transfer(session, 1, pb.DIRECTION_WRITE, size=SIZE)
-    session.send(frame)
-    answer = write(channel, BROKEN[name](session))
+def test_a_broken_write_goes_on_where_it_stopped(session: Any, channel: Any, name: str) -> None:
+    frame = transfer(session, 1, pb.DIRECTION_WRITE)
+    session.send(frame, session.frame(write=pb.WriteRange(buffer=A, offset=7, data=b"after")))
+    broken, had = BROKEN[name]
+    answer = write(channel, broken(session))
     assert answer.error.status in (Status.BAD_BYTES, Status.CANCELLED, Status.LIMIT)
-    if name == "huge-chunk":  # refused before it was known whose it was
-        return
-    assert session.answer(frame.seq).error.status == answer.error.status
+    assert answer.size == had
+    asked = write(channel, [ask(session, 1)])
+    assert (asked.size, asked.HasField("error")) == (had, False)
+    assert write(channel, pieces(session, 1)[had // CHUNK :]).size == SIZE
+    assert session.read(A, 0, CHUNK) == DATA[:7] + b"after" + DATA[12:CHUNK]
+    assert session.read(A, SIZE - 64, 64) == DATA[-64:]
+    assert write(channel, [ask(session, 1)]).size == SIZE  # whoever lost the answer may ask again
+    assert frame.seq not in session.replies
+
+
+def ask(session: Any, number: int, **fields: Any) -> bytes:
+    """Returns a message without data: it asks how far a transfer is."""
+    return pb.WriteRequest(session=session.opened.session, transfer=number, **fields).SerializeToString()
+
+
+def test_a_write_that_stands_still_is_poisoned(session: Any, channel: Any) -> None:
+    frame = transfer(session, 1, pb.DIRECTION_WRITE)
+    session.send(frame)
+    assert write(channel, pieces(session, 1)[:1]).size == CHUNK
+    assert session.answer(frame.seq).error.status == Status.CANCELLED
     assert session.ask(read=pb.ReadRange(buffer=A, size=4)).error.status == Status.POISONED
+    assert write(channel, pieces(session, 1)[1:]).error.status == Status.CANCELLED
     session.send(transfer(session, 2, pb.DIRECTION_WRITE))
     assert write(channel, pieces(session, 2)).size == SIZE
     assert session.read(A, SIZE - 8, 8) == DATA[-8:]
 
 
-def test_a_cancelled_write_frees_the_buffer(session: Any, channel: Any) -> None:
+def test_a_write_that_is_given_up_is_poisoned_at_once(session: Any, channel: Any) -> None:
     frame = transfer(session, 1, pb.DIRECTION_WRITE)
-    session.send(frame, session.frame(flush=pb.Flush()))
-    session.answer(session.seq)
-    gate = threading.Event()
-
-    def endless() -> Iterator[bytes]:
-        yield pieces(session, 1)[0]
-        gate.wait(20)
-
-    call = channel.stream_unary("/umd.runtime.Runtime/Write").future(endless(), timeout=30)
-    threading.Event().wait(0.2)
-    call.cancel()
-    gate.set()
-    assert session.answer(frame.seq).error.status in (Status.CANCELLED, Status.STALE_HANDLE)
+    session.send(frame)
+    write(channel, [ask(session, 1, abandon=True)])
+    assert session.answer(frame.seq).error.status == Status.CANCELLED
     assert session.ask(read=pb.ReadRange(buffer=A, size=4)).error.status == Status.POISONED
+
+
+class Hanging:
+    """A Write call that has sent one chunk and then says nothing, as over a connection that is gone."""
+
+    def __init__(self, session: Any, channel: Any) -> None:
+        self._gate = threading.Event()
+        first = pieces(session, 1)[0]
+
+        def endless() -> Iterator[bytes]:
+            yield first
+            self._gate.wait(20)
+
+        self.call = channel.stream_unary("/umd.runtime.Runtime/Write").future(endless(), timeout=30)
+
+    def close(self) -> None:
+        self.call.cancel()
+        self._gate.set()
+
+
+def test_a_cancelled_write_is_continued(session: Any, channel: Any) -> None:
+    session.send(transfer(session, 1, pb.DIRECTION_WRITE))
+    call = Hanging(session, channel)
+    call.close()
+    rest = write(channel, [ask(session, 1)]).size // CHUNK
+    assert write(channel, pieces(session, 1)[rest:]).size == SIZE
+    assert session.read(A, 0, CHUNK) == DATA[:CHUNK]
+
+
+def test_another_call_takes_over_from_one_that_hangs(
+    session: Any, channel: Any, server: ServerProcess, connect: Callable[[str], Any]
+) -> None:
+    session.send(transfer(session, 1, pb.DIRECTION_WRITE))
+    hanging = Hanging(session, channel)
+    other = connect(server.address)
+    while not (done := write(other, [ask(session, 1)]).size):  # it was asked before the first one's chunk had come
+        hanging.close()
+        hanging = Hanging(session, channel)
+    assert done == CHUNK
+    assert write(other, pieces(session, 1)[1:]).size == SIZE
+    assert session.read(A, SIZE - 64, 64) == DATA[-64:]
+    hanging.close()
+
+
+def held_read(channel: Any, token: bytes, number: int, offset: int) -> Any:
+    request = pb.ReadRequest(session=token, transfer=number, offset=offset, hold=True)
+    return channel.unary_stream("/umd.runtime.Runtime/Read")(request.SerializeToString(), timeout=30)
+
+
+def test_a_read_goes_on_from_any_offset_until_it_is_acknowledged(session: Any, channel: Any) -> None:
+    token = session.opened.session
+    session.send(session.frame(write=pb.WriteRange(buffer=A, data=DATA[:CHUNK])))
+    frame = transfer(session, 1, pb.DIRECTION_READ)
+    session.send(frame, session.frame(write=pb.WriteRange(buffer=A, data=b"after")))
+    expected = DATA[:CHUNK] + bytes(SIZE - CHUNK)
+    call = held_read(channel, token, 1, 0)
+    chunks.parse_read_response(next(call))
+    call.cancel()
+    for offset in (CHUNK, 0, SIZE - 5):
+        found = [chunks.parse_read_response(raw) for raw in held_read(channel, token, 1, offset)]
+        assert b"".join(bytes(chunk.data) for chunk in found if isinstance(chunk, chunks.Chunk)) == expected[offset:]
+    (refused,) = [chunks.parse_read_response(raw) for raw in held_read(channel, token, 1, SIZE + 1)]
+    assert isinstance(refused, pb.Error)
+    assert refused.status == Status.BAD_BYTES
+    assert list(held_read(channel, token, 1, SIZE)) == []
+    assert session.read(A, 0, 5) == b"after"  # it has waited for that
+    (over,) = [chunks.parse_read_response(raw) for raw in held_read(channel, token, 1, 0)]
+    assert isinstance(over, pb.Error)
+    assert over.status == Status.STALE_HANDLE
+
+
+def test_transfers_of_other_bytes_of_a_buffer_do_not_wait(session: Any, channel: Any) -> None:
+    half = SIZE // 2
+    session.send(
+        transfer(session, 1, pb.DIRECTION_WRITE, size=half),
+        transfer(session, 2, pb.DIRECTION_WRITE, offset=half, size=half),
+    )
+    for number, part in ((2, DATA[half:]), (1, DATA[:half])):
+        assert write(channel, pieces(session, number, part)).size == half
+    assert session.read(A, half - 8, 16) == DATA[half - 8 : half + 8]
 
 
 def test_calls_that_name_no_transfer_of_the_session(session: Any, open_session: Open, channel: Any) -> None:
@@ -190,7 +294,7 @@ def test_calls_that_name_no_transfer_of_the_session(session: Any, open_session: 
     assert write(channel, [stranger]).error.status == Status.NOT_AUTHORISED
     assert read(channel, b"", 1)[1].status == Status.NOT_AUTHORISED
     assert read(channel, session.opened.session, 1)[1].status == Status.BAD_BYTES  # it goes the other way
-    assert session.answer(frame.seq).error.status == Status.BAD_BYTES
+    assert write(channel, pieces(session, 1)).size == SIZE
     assert write(channel, []).size == 0
     other.close()
     gone = chunks.write_request(other.opened.session, 1, 0, memoryview(DATA[:64]))

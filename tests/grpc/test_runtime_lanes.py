@@ -134,6 +134,17 @@ def test_jobs_of_a_lane_keep_their_order_and_none_is_lost(choices: list[int]) ->
     assert lanes.depth == 0
 
 
+def test_nobody_is_without_any_share() -> None:
+    machine = Machine()
+    none = Lane(0)
+    machine.keep_busy(Lane(), MILLISECOND)
+    machine.keep_busy(none, MILLISECOND)
+    while machine.step() is not none:
+        pass
+    while machine.step() is not none:
+        assert machine.now < 5.0
+
+
 def test_others() -> None:
     lanes, a, b = Lanes(), Lane(), Lane()
     nothing: Callable[[], None] = lambda: None  # noqa: E731  # a job

@@ -218,6 +218,21 @@ def test_whoever_has_much_under_way_is_not_read_from(as_: Any) -> None:
     first.close()
 
 
+def test_a_chunk_comes_through_when_others_wait_for_it(as_: Any) -> None:
+    """What waits for a transfer fills the room, and the chunk is larger than what is left."""
+    session, size = as_("bytes"), 60 * KIB
+    assert not allocate(session, A, size).status
+    session.send(session.frame(transfer=pb.Transfer(id=1, direction=TO_DEVICE, buffer=A, size=size)))
+    session.do(flush=pb.Flush())
+    session.send(session.frame(write=pb.WriteRange(buffer=A, offset=8, data=bytes(size - 8))))
+    read = session.frame(read=pb.ReadRange(buffer=A, size=4))
+    raw = chunks.write_request(session.opened.session, 1, 0, memoryview(b"abcd" * (size // 4)))
+    session.channel.stream_unary("/umd.runtime.Runtime/Write")(iter([raw]), timeout=20, metadata=who("bytes"))
+    assert session.answer(session.send(read)).data == b"abcd"
+    assert session.read(A, 4, 8) == b"abcd" + bytes(4)
+    session.close()
+
+
 def test_operations_are_limited(as_: Any, connect: Callable[[str], Any], server: ServerProcess) -> None:
     channel = connect(server.address)
     request = translator_pb2.TranslateRequest(op_type="Add", request_id=7)

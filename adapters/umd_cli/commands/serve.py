@@ -11,7 +11,10 @@ from umd_cli.output import Json
 from umd_grpc.config.fields import FIELDS, Field
 from umd_grpc.config.units import SWITCH, TEXTS
 
-_PANELS = {"": "Options", "tls": "TLS", "quota": "Quota of an identity", "limits": "Limits of a client"}
+_PANELS = {
+    "": "Options", "tls": "TLS", "quota": "Quota of an identity", "weights": "Weights that are kept",
+    "shared_memory": "Shared memory", "limits": "Limits of a client",
+}  # fmt: skip
 
 
 def serve(**given: Any) -> None:

@@ -11,6 +11,7 @@ import grpc
 from umd_core.errors import DeviceLostError
 from umd_grpc.client.access import Access
 from umd_grpc.client.errors import MESSAGE_LIMIT, call_error
+from umd_grpc.telemetry import traced
 
 __all__ = ["MESSAGE_LIMIT", "Process", "call_error", "open_aio_channel", "open_channel", "options"]
 
@@ -63,8 +64,8 @@ def open_channel(access: Access, *, own_connection: bool = False) -> grpc.Channe
     given = options(own_connection=own_connection)
     if access.secure:
         credentials, more = access.credentials()
-        return _carrying(access, grpc.secure_channel(access.target, credentials, options=[*given, *more]))
-    return _carrying(access, grpc.insecure_channel(access.target, options=[*given, *_in_the_clear(access)]))
+        return _carrying(access, traced(grpc.secure_channel(access.target, credentials, options=[*given, *more])))
+    return _carrying(access, traced(grpc.insecure_channel(access.target, options=[*given, *_in_the_clear(access)])))
 
 
 def open_aio_channel(access: Access) -> grpc.aio.Channel:

@@ -191,8 +191,8 @@ class RemoteDevice:
     def write_weights(self, writes: Sequence[tuple[Buffer, int, Any]]) -> int:
         """Writes bytes, given as (buffer, offset, data), that this server may have kept from before.
 
-        The ranges do not overlap. Where the device has the flag "weights", only their hashes are sent at first, in one round trip for all, and
-        then what is missing; the server keeps it. Elsewhere they are written as by `write`.
+        The ranges do not overlap. Where the device has the flag "weights", only their hashes are sent at first, in one
+        round trip for all, and then what is missing; the server keeps it. Elsewhere they are written as by `write`.
 
         Returns:
             Bytes that had to be sent.
@@ -283,9 +283,7 @@ class RemoteDevice:
             results[index] = memoryview(session.link.result(reply, session.timeout).data)
         return results
 
-    def _transfer(
-        self, direction: pb.Direction, buffer: Buffer, offset: int, size: int, sha256: bytes = b""
-    ) -> int:
+    def _transfer(self, direction: pb.Direction, buffer: Buffer, offset: int, size: int, sha256: bytes = b"") -> int:
         """Adds a transfer's frame and returns its id."""
         self._transfers += 1
         command = self._session.outbox.frame(len(sha256)).transfer

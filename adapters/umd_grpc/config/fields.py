@@ -94,9 +94,9 @@ _FIELDS = (
     Field("weights.dir", PATH, "", "folder in which weights are kept that clients have sent; they need not send them "
           "again. Nothing said: none are kept", ("--weights",)),
     Field("weights.size", SIZE, 20 << 30, "all that is kept; what was not used for longest goes first", least=1 << 20),
-    Field("shared_memory.size", SIZE, 64 << 20, "that a session on the same host may share with the server; 0 for none",
+    Field("shared_memory.size", SIZE, 64 << 20, "what a session of a client on the same host may share with the server; 0 for none",
           most=1 << 34),
-    Field("shared_memory.total", SIZE, 1 << 30, "that all sessions may share together; beyond it they use the stream"),
+    Field("shared_memory.total", SIZE, 1 << 30, "what all sessions may share together; those beyond it use the stream"),
     _limit("message", SIZE, "one message of any call", 1 << 20, 1 << 30),
     _limit("frame", SIZE, "one session frame that is neither a program nor a write", 1 << 10, 1 << 30),
     _limit("inline", SIZE, "one inline read or write", 1 << 10, 1 << 29),

@@ -84,6 +84,7 @@ class Server:
             for name in settings.devices:
                 seconds = settings.limits.submission_seconds
                 self._hosts[name] = DeviceHost(name, self._programs, self.report, seconds)
+                self._hosts[name].spans = telemetry.Spans() if settings.traces else None
         except UmdError:
             self._close_hosts()
             raise

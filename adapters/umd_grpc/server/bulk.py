@@ -164,9 +164,7 @@ class Bulk:
             await inflow.settle()
 
 
-async def read_chunk(
-    session: LiveSession, transfer: Transfer, carrier: Carrier, offset: int, size: int
-) -> memoryview:
+async def read_chunk(session: LiveSession, transfer: Transfer, carrier: Carrier, offset: int, size: int) -> memoryview:
     """Returns bytes of a transfer from the device. What stops them ends the transfer, but for another carrier."""
     session.expect(transfer)
     try:

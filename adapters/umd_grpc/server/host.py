@@ -20,6 +20,7 @@ from umd_grpc.server.programs import Programs
 from umd_grpc.server.report import Report, log
 from umd_grpc.server.session import Session
 from umd_grpc.server.work import Watchdog, Work
+from umd_grpc.telemetry import Spans, around
 
 Result = TypeVar("Result")
 SERVER_WEIGHT = 16.0
@@ -35,6 +36,7 @@ class DeviceHost:
         caps: what it can do.
         epoch: changes when everything on the device was lost.
         programs: what clients may load by hash.
+        spans: opens spans for work on the device, None when nothing is traced.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class DeviceHost:
         """
         self.name, self.epoch = name, time.time_ns()
         self.programs, self.report = programs or Programs(), report or Report()
+        self.spans: Spans | None = None
         self._lanes, self._server = Lanes(), Lane(SERVER_WEIGHT)
         self._thread = threading.Thread(target=self._run, name=f"umd-device-{name}", daemon=True)
         self._thread.start()
@@ -128,6 +131,7 @@ class DeviceHost:
             except Exception:  # noqa: BLE001  # one job's fault must not end the device
                 log("internal_error", where=self.name, traceback=traceback.format_exc())
             lanes.charge(lane, time.perf_counter() - start)
+            del job  # it may hold memory that is shared with a client, and the next one may be long in coming
 
     def _log_stuck(self, work: Work) -> None:
         log("submission_stuck", device=self.name, seq=work.seq, seconds=round(time.monotonic() - work.started, 1))
@@ -148,7 +152,8 @@ class LocalSession:
     def feed(self, raw: bytes) -> None:
         """Takes a message in. What it cancels ends at once, though frames before it may wait."""
         self._session.cancels.look_ahead(raw)
-        self._host.post(functools.partial(self._session.feed, raw, time.monotonic()), self._lane)
+        job = functools.partial(self._session.feed, raw, time.monotonic())
+        self._host.post(around(self._host.spans, "umd.session", job), self._lane)
 
     def run(self) -> None:
         """Goes on."""

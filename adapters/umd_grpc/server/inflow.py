@@ -32,7 +32,7 @@ class Inflow:
         """
         room = self._session.room
         await self.settle()
-        await room.enter(len(data))
+        await room.enter_chunk(len(data))
         self._session.expect(self._transfer)
         self.expected += len(data)
         self._pending = asyncio.ensure_future(self._write(data))
@@ -48,7 +48,7 @@ class Inflow:
             session.fail(transfer, error)
             raise
         finally:
-            session.room.leave(len(data))
+            session.room.leave_chunk(len(data))
         if transfer.done == transfer.size:
             session.settle(transfer)
             session.transfers.end(transfer.id)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 Job = Callable[[], None]
 QUANTUM_SECONDS = 0.005
 """What a lane of weight 1 may use before the others have their turn."""
+LEAST_WEIGHT = 1 / 64
 DEBT_SECONDS = 0.5
 """The most that is held against a lane: one very long job must not shut its session out for as long again."""
 
@@ -25,7 +26,8 @@ class Lane:
     __slots__ = ("credit", "jobs", "listed", "weight")
 
     def __init__(self, weight: float = 1.0) -> None:
-        self.weight, self.credit = weight, QUANTUM_SECONDS * weight
+        self.weight = max(weight, LEAST_WEIGHT)
+        self.credit = QUANTUM_SECONDS * self.weight
         self.jobs: deque[Job | None] = deque()
         self.listed = False
 

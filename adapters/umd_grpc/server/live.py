@@ -70,6 +70,7 @@ class LiveSession:
         self._free = asyncio.Event()
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._expiry: asyncio.TimerHandle | None = None
+        self._wakes: asyncio.TimerHandle | None = None
         self._no_more = self._over = False
         self._outlet = Outlet(
             send=self._from_any_thread(self._sent),
@@ -199,7 +200,10 @@ class LiveSession:
             self._take(len(response))
 
     def _wake(self, seconds: float) -> None:
-        self._loop.call_later(seconds, self._run)
+        """Has the session look at what is due; it says when anew each time."""
+        if self._wakes is not None:
+            self._wakes.cancel()
+        self._wakes = None if self._over else self._loop.call_later(seconds, self._run)
 
     def _run(self) -> None:
         if not self._over:
@@ -227,7 +231,7 @@ class LiveSession:
             return
         self._over = True
         self.transfers.close()
-        for timer in (*self._timers.values(), self._expiry):
+        for timer in (*self._timers.values(), self._expiry, self._wakes):
             if timer is not None:
                 timer.cancel()
         self.room.leave(self._waiting)

@@ -72,7 +72,7 @@ class Outlet:
             no answers stands still (`Limits.unread`) until `SessionPort.run` is called.
         reached: called with the id of each transfer frame, and the transfer or why there is none.
         stop: called with the error that ends the session, None when its client ended it.
-        wake: called with the seconds after which `SessionPort.run` is wanted.
+        wake: called with the seconds after which `SessionPort.run` is wanted; the last call counts.
     """
 
     def __init__(

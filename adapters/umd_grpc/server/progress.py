@@ -80,6 +80,12 @@ class Progress:
         deadline = time.monotonic() + timeout if timeout else float("inf")
         self._waits.append(_Wait(seq, fence, value, deadline))
 
+    def due(self) -> float:
+        """Returns when the next deadline is, by `time.monotonic`; infinity when there is none."""
+        ends = [wait.deadline for wait in self._waits]
+        ends += [each.work.deadline for line in self._queues.values() for each in line if not each.ticket.done()]
+        return min(ends, default=float("inf"))
+
     def unfinished(self) -> Iterable[tuple[Work, SubmissionTicket]]:
         """Returns the submissions that have not ended."""
         return [(s.work, s.ticket) for line in self._queues.values() for s in line if not s.ticket.done()]

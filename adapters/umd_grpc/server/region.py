@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 SEALS: int = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
-"""What nobody may do to a region any more: shrink it, which would end whoever reads beyond its end; grow it; unseal it."""
+"""What nobody may do to a region any more: shrink it, which would end whoever reads beyond its end; grow, unseal it."""
 
 
 class Region:

@@ -13,6 +13,7 @@ class Room:
     def __init__(self, account: Account) -> None:
         self.account = account
         self._left = asyncio.Event()
+        self._chunks = 0
 
     async def enter(self, size: int) -> None:
         """Counts bytes, once there is room for them."""
@@ -20,6 +21,19 @@ class Room:
             self._left.clear()
             await self._left.wait()
         self.account.take_bytes(size)
+
+    async def enter_chunk(self, size: int) -> None:
+        """Counts the bytes of a transfer's chunk: one may always come, for what fills the room may wait for it."""
+        while self._chunks and not self.account.has_room(size):
+            self._left.clear()
+            await self._left.wait()
+        self._chunks += 1
+        self.account.take_bytes(size)
+
+    def leave_chunk(self, size: int) -> None:
+        """Takes back the bytes of a chunk."""
+        self._chunks -= 1
+        self.leave(size)
 
     def leave(self, size: int) -> None:
         """Takes back bytes that are carried out."""

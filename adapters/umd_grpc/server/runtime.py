@@ -46,7 +46,7 @@ class RuntimeService:
         report: Report,
         version: str,
         accounts: Accounts | None = None,
-        shared: SharedMemorySettings = SharedMemorySettings(),
+        shared: SharedMemorySettings | None = None,
         weights: Weights | None = None,
     ) -> None:
         """`hosts` are the devices by name, the first is the default.
@@ -63,7 +63,7 @@ class RuntimeService:
         self._described: dict[frozenset[str] | None, bytes] = {}
         self._flags = frozenset(("weights",)) if weights is not None else frozenset[str]()
         self._bulk = Bulk(limits, report, self._by_bulk_token, weights)
-        self._shared = SharedMemory(shared, limits, report, self._by_token.get)
+        self._shared = SharedMemory(shared or SharedMemorySettings(), limits, report, self._by_token.get)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Returns the service for a server to add; most messages pass as bytes."""

@@ -47,8 +47,9 @@ class Session:
         self.moves = Moves(host.device, limits, self._replies.done, self._replies.fail, self.run)
         self.workspace: Workspace = Workspace(setup, host.device, host.programs, meter, self._replies.fail)
         self.submissions: Submissions = Submissions(
-            setup, host.device, self.workspace, meter, self._replies, self.cancels, outlet.wake
-        )
+            setup, host.device, self.workspace, meter, self._replies, self.cancels, outlet.wake,
+            goes_on="queues" in host.caps.flags,
+        )  # fmt: skip
         # What has arrived: frames, between the time at which their message came and its size.
         self._inbox: deque[bytes | float | int] = deque()
         self._next: pb.Frame | None = None
@@ -228,15 +229,25 @@ class Session:
     def submit(self, seq: int, command: pb.Submit) -> None:
         """Runs a program."""
         self._report.submissions += 1
-        self.submissions.submit(seq, command, self._arrived, self._body)
+        spans = self._host.spans
+        if spans is None:
+            self.submissions.submit(seq, command, self._arrived, self._body)
+            return
+        program = self.workspace.programs.things.get(command.program)
+        commands = len(program.command_buffer.commands) if program is not None else 0
+        facts: dict[str, str | int] = {
+            "umd.device": self._host.name,
+            "umd.session": self._setup.number,
+            "umd.commands": commands,
+        }
+        with spans.span("umd.submit", None, **facts):
+            self.submissions.submit(seq, command, self._arrived, self._body)
 
     def wait(self, seq: int, command: pb.Wait) -> None:
         """Answers when a fence is there, or its time is over."""
         fence = self.workspace.fence(command.fence.fence)
         self.submissions.progress.check(len(self.submissions.parked))
         self.submissions.progress.wait(seq, fence, command.fence.value, command.timeout_ms / 1000)
-        if command.timeout_ms:
-            self._outlet.wake(command.timeout_ms / 1000)
 
     def signal(self, seq: int, command: pb.FenceValue) -> None:
         """Raises a fence."""

@@ -93,6 +93,13 @@ class SharedMemory:
             self._tasks[task] = None
             task.add_done_callback(self._tasks.pop)
 
+    def _begin(self, session: LiveSession) -> None:
+        """Notes whose connection the current task serves. The task is no local of `_serve`: a cycle would keep it."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks[task] = session
+        self._used += self._settings.size
+
     async def _serve(self, connection: socket.socket) -> None:
         """Gives one client its region, and moves bytes until it is gone."""
         size, loop = self._settings.size, asyncio.get_running_loop()
@@ -101,10 +108,7 @@ class SharedMemory:
             session = self._find(token) if len(token) == TOKEN_SIZE else None
             if session is None or session in self._tasks.values() or self._used + size > self._settings.total:
                 return
-            task = asyncio.current_task()
-            assert task is not None  # it runs in one
-            self._tasks[task] = session
-            self._used += size
+            self._begin(session)
             try:
                 region = Region(size)
                 try:

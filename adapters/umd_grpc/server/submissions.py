@@ -20,6 +20,7 @@ from umd_grpc.server.work import Work
 from umd_grpc.server.workspace import Workspace, unequal
 
 _QUEUES = 1 << 32
+_NEVER, _EARLY = float("inf"), 0.001
 _REASON = 1_000
 
 
@@ -44,16 +45,17 @@ class Submissions:
         replies: Replies,
         cancels: Cancels,
         wake: Callable[[float], None],
+        *,
+        goes_on: bool = False,
     ) -> None:
-        """`wake` is called with the seconds after which `poll` is wanted."""
+        """`wake` is called with the seconds after which `poll` is wanted. `goes_on`: work does after `submit`."""
         self._first_queue, self._limits, self._device = setup.number * _QUEUES, setup.limits, device
         self._workspace, self._meter, self._replies, self._cancels = workspace, meter, replies, cancels
         self._wake = wake
         self.parked, self.repeats = Parked(device), Repeats()
         self.progress = Progress(setup.limits.waits, self._ended)
         self.progress.moved = replies.moved
-        self._timed = False
-        self._goes_on = "queues" in device.caps().flags
+        self._due, self._goes_on = _NEVER, goes_on
 
     def __bool__(self) -> bool:
         return bool(self.progress or self.parked)
@@ -66,18 +68,24 @@ class Submissions:
 
     def poll(self, now: float) -> None:
         """Tells about what has ended, cancels what is late, and does what was parked."""
-        if self._timed:
-            late = [(work, ticket) for work, ticket in self.progress.unfinished() if now >= work.deadline]
-            for work, ticket in late:
-                self._device.cancel(ticket, work.late())
+        if now >= self._due:
+            for work, ticket in self.progress.unfinished():
+                if now >= work.deadline:
+                    self._device.cancel(ticket, work.late())
         self.progress.poll()
         if self.parked:
             self.parked.poll()
             self.progress.poll()
-        if not self.progress:
-            self._timed = False
-        elif self._goes_on:  # work that goes on after `submit` tells nobody when it ends
-            self._wake(self._limits.look_seconds)
+        self._see_to_the_next(now)
+
+    def _see_to_the_next(self, now: float) -> None:
+        """Has `poll` called when something is due, or when there is something to look at."""
+        due = self.progress.due()
+        if self._goes_on and any(work.started for work, _ in self.progress.unfinished()):
+            due = min(due, now + self._limits.look_seconds)  # such work tells nobody when it ends
+        if due != _NEVER and (due != self._due or now > due - _EARLY):
+            self._wake(max(due - now, _EARLY))
+        self._due = due
 
     def _ended(self, seq: int, error: Exception | None, value: int, times: Sequence[CommandTime]) -> None:
         if error is None:
@@ -125,8 +133,6 @@ class Submissions:
         self._meter.take_ops(1)
         if command.deadline_ms:
             work.deadline = arrived + command.deadline_ms / 1000
-            self._timed = True
-            self._wake(command.deadline_ms / 1000)
         if not self._replies.remembers(command.queue):
             raise LimitError("queues of a session with a lease", self._limits.queues + 1, self._limits.queues)
         return work

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from umd_core.errors import CancelledError, DecodeError, StaleHandleError, UmdError
 
@@ -57,7 +57,7 @@ class Carrier:
         """`yields` says whether it lets another one take over."""
         self.yields = yields
         self.ended: UmdError | None = None
-        self._step: asyncio.Future[object] | None = None
+        self._step: asyncio.Future[Any] | None = None
 
     async def step(self, function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
         """Returns what a function of the other end returns: it may take for ever, and is given up in `end`.

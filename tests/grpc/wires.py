@@ -1,0 +1,77 @@
+"""A wire between a client and a server that can be cut, or change a byte."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import Literal
+
+MARK = bytes(range(200, 256)) * 2
+"""Bytes that a wire looks for when it is to change one."""
+Way = Literal["up", "down"]
+
+
+class Wire:
+    """Passes bytes on both ways between its own port and a server's, and does one harm when it is told to.
+
+    Attributes:
+        address: where clients connect.
+        harmed: set when the harm is done.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self._target = host, int(port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._cut: tuple[Way, int] | None = None
+        self._damage: Way | None = None
+        self.harmed = threading.Event()
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut_after(self, way: Way, size: int) -> None:
+        """Cuts the first connection that has carried so many bytes that way."""
+        self.harmed.clear()
+        self._cut = way, size
+
+    def damage(self, way: Way) -> None:
+        """Changes a byte of the first MARK that goes that way."""
+        self.harmed.clear()
+        self._damage = way
+
+    def close(self) -> None:
+        """Ends it and every connection."""
+        for each in [self._listening, *self._sockets]:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(self._target)
+                self._sockets += [near, far]
+                pairs: list[tuple[Way, socket.socket, socket.socket]] = [("up", near, far), ("down", far, near)]
+                for pair in pairs:
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, way: Way, source: socket.socket, target: socket.socket) -> None:
+        carried = 0
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                carried += len(data)
+                if self._cut is not None and self._cut[0] == way and carried > self._cut[1]:
+                    self._cut = None
+                    self.harmed.set()
+                    break
+                if self._damage == way and MARK in data:
+                    at, self._damage = data.index(MARK), None
+                    data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+                    self.harmed.set()
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
