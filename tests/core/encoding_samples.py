@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from umd_core import dtypes
@@ -39,6 +40,7 @@ from umd_core.dtypes import DType
 from umd_core.encoding.encode import encode
 from umd_core.encoding.layout import HEADER, SECTION, SECTIONS, SectionKind
 from umd_core.kernels import BY_NAME, KERNELS, KernelRecord, KernelRow, safety
+from umd_core.testing.chains import random_program
 
 ACCESS = {"r": READ, "w": WRITE, "rw": READ | WRITE}
 Place = tuple[int, int]
@@ -345,6 +347,8 @@ def launches(draw: st.DrawFn, rows: Sequence[KernelRow] = tuple(KERNELS.values()
         least = 1 if field.name in ("window_strides", "dilations") else 0
         numbers = tuple(_field(chance, field.type, least) for _ in range(1 if count is None else count))
         parameters[field.name] = numbers[0] if count is None else numbers
+    if row.family == "chain":
+        parameters["program"] = random_program(np.random.default_rng(chance.getrandbits(32)))["program"]
     flat = list(record.sizes)
     for name, (_, count) in record.index_of.items():
         if name in parameters:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.core.chain_samples import PROGRAMS, WELL_FORMED, chained
 from tests.core.encoding_samples import Build, encoded, rebuilt, repaired, section_start, section_table
 from umd_core import dtypes
 from umd_core.commands import (
@@ -48,7 +49,7 @@ from umd_core.encoding.layout import (
 )
 from umd_core.encoding.rules import RULES
 from umd_core.errors import DecodeError, Status
-from umd_core.kernels import BY_NAME, KERNELS
+from umd_core.kernels import BY_NAME, KERNELS, chain
 
 K = SectionKind
 F32 = dtypes.float32
@@ -459,6 +460,8 @@ def launch_cases() -> Iterator[Case]:
         yield launch("parameter-range", two(change), 1, offset)
     for name in ("window_strides", "dilations"):
         yield launch("parameter-window", pooled(**{name: (2, 0)}), 0, LAUNCH.size + pool_field(name) + 8)
+    for tokens, at in PROGRAMS:
+        yield launch("parameter-program", chained(tokens), 0, LAUNCH.size + program_field() + 4 * at)
     yield launch("parameter-range", pooled(pads=(2**62 - 1, 0)), 0, LAUNCH.size + pool_field("window_strides"))
     yield launch("parameter-range", pooled(window_strides=(2**62, 1)), 0, LAUNCH.size + pool_field("window_strides"))
     yield launch("launch-work", two(), 0, LAUNCH.size, max_work=15)
@@ -495,6 +498,13 @@ def pooled(**changed: Any) -> CommandBuffer:
     windows = {"y_strides": (0, 2, 1), "window_strides": (2, 2), "dilations": (1, 1), "pads": (0, 0)}
     build.dispatch("max_pool_kernel", [F32], [2], shape | windows | changed, {"x": (x, 0), "y": (y, 0)})
     return build.done()
+
+
+def program_field() -> int:
+    record = chain.ROW.record([F32], [1])
+    fields = record.columns.fields
+    assert fields is not None
+    return int(fields[f"c{record.index_of['program'][0]}"][1])
 
 
 def pool_field(name: str) -> int:
@@ -654,3 +664,7 @@ def test_an_unknown_feature_is_named() -> None:
     with pytest.raises(DecodeError, match="in-buffer wait, bit 40") as caught:
         decode(header("incompatible-feature", "incompat", 1 << 40 | 4).raw)
     assert caught.value.facts()["features"] == ["in-buffer wait", "bit 40"]
+
+
+def test_a_well_formed_program_is_accepted() -> None:
+    assert decode(encode(chained(WELL_FORMED))).commands == chained(WELL_FORMED).commands

@@ -41,9 +41,7 @@ def server() -> Iterator[ServerProcess]:
 class Neighbour:
     """A client that says over the socket whatever it likes."""
 
-    def __init__(self, address: str, token: bytes) -> None:
-        with Client(address) as client:
-            described = client.describe().shared_memory
+    def __init__(self, described: pb.SharedMemory, token: bytes) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(20)
         self.socket.connect(b"\0" + described.address)
@@ -67,9 +65,9 @@ class Neighbour:
             os.close(descriptor)
 
 
-def given(address: str, token: bytes) -> bool:
+def given(described: pb.SharedMemory, token: bytes) -> bool:
     """Returns whether a client that shows a token is given a region; it gives it back at once."""
-    made = Neighbour(address, token)
+    made = Neighbour(described, token)
     made.close()
     return made.given
 
@@ -83,9 +81,15 @@ def session(open_session: Callable[..., FrameSession]) -> FrameSession:
 
 
 @pytest.fixture
-def neighbour(server: ServerProcess, session: FrameSession) -> Iterator[Neighbour]:
+def described(client: Client) -> pb.SharedMemory:
+    """Where the server gives regions out."""
+    return client.describe().shared_memory
+
+
+@pytest.fixture
+def neighbour(described: pb.SharedMemory, session: FrameSession) -> Iterator[Neighbour]:
     """Its neighbour, with the region."""
-    made = Neighbour(server.address, session.opened.session)
+    made = Neighbour(described, session.opened.session)
     assert made.given
     yield made
     made.close()
@@ -183,27 +187,30 @@ def test_reading_gives_the_bytes_and_lets_later_frames_go(session: FrameSession,
 
 
 def test_who_is_given_a_region(
-    server: ServerProcess, session: FrameSession, open_session: Callable[..., FrameSession]
+    server: ServerProcess,
+    described: pb.SharedMemory,
+    session: FrameSession,
+    open_session: Callable[..., FrameSession],
 ) -> None:
     for token in (b"x" * 16, b"x", session.opened.session + b"x"):
-        assert not given(server.address, token)
-    first = Neighbour(server.address, session.opened.session)
+        assert not given(described, token)
+    first = Neighbour(described, session.opened.session)
     assert first.given
-    assert not given(server.address, session.opened.session)  # one for a session
-    second = Neighbour(server.address, open_session().opened.session)
+    assert not given(described, session.opened.session)  # one for a session
+    second = Neighbour(described, open_session().opened.session)
     assert second.given
     third = open_session().opened.session
-    assert not given(server.address, third)  # 2 MiB in all
+    assert not given(described, third)  # 2 MiB in all
     first.close()
-    server.wait_for(lambda: given(server.address, third))
+    server.wait_for(lambda: given(described, third))
     second.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
-def test_another_user_is_refused(server: ServerProcess, session: FrameSession) -> None:
+def test_another_user_is_refused(described: pb.SharedMemory, session: FrameSession) -> None:
     os.seteuid(NOBODY)
     try:
-        assert not given(server.address, session.opened.session)
+        assert not given(described, session.opened.session)
     finally:
         os.seteuid(0)
 

@@ -35,14 +35,19 @@ class Region:
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
             self.data: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
         except BaseException:
-            self.close()
+            self.close_descriptor()
             raise
 
-    def close(self) -> None:
-        """Gives the descriptor back; the memory goes when nothing uses `data` any more."""
+    def close_descriptor(self) -> None:
+        """Gives the descriptor back: it was passed on."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+    def close(self) -> None:
+        """Gives everything back. The memory goes with the last copy that is under way."""
+        self.close_descriptor()
+        self.data = np.empty(0, np.uint8)
 
 
 def supported() -> bool:

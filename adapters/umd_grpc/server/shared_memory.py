@@ -113,9 +113,10 @@ class SharedMemory:
                 region = Region(size)
                 try:
                     socket.send_fds(connection, [HELLO], [region.descriptor])
+                    region.close_descriptor()
+                    await Mover(session, region, self._limits, self._report).serve(connection)
                 finally:
                     region.close()
-                await Mover(session, region, self._limits, self._report).serve(connection)
             finally:
                 self._used -= size
 
