@@ -48,6 +48,10 @@ cuda-check: $(READY)  ## Compile every kernel for NVIDIA's GPUs, without one.
 bench: $(READY)  ## Measure this project beside its baselines: one table and one JSON file a benchmark.
 	for file in $$(grep -l __main__ benchmarks/*.py); do OMP_NUM_THREADS=1 $(BIN)/python "$$file"; done
 
+.PHONY: soak
+soak: $(READY)  ## Run the service for long, and see that nothing grows or is lost.
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/soak.py
+
 .PHONY: lint
 lint: lint-ruff lint-mypy lint-pyright lint-imports lint-protos  ## Run every static check.
 

@@ -1,0 +1,389 @@
+"""Long runs against a real server on loopback: what must stay flat stays flat, and every byte comes back.
+
+    python scripts/soak.py              every part, as long as it takes (about half an hour)
+    python scripts/soak.py --scale 0.01 the same, a hundredth as long
+    python scripts/soak.py killed fuzz  some parts
+
+Each part prints one JSON line with what it saw. The exit code is 1 when something grew, was lost or broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+import umd_core as umd
+from umd_core.encoding import decode
+from umd_core.errors import DecodeError, UmdError
+from umd_core.ir import TensorDesc
+from umd_grpc._pb.umd import runtime_pb2 as pb
+from umd_grpc.client import Client, Request
+from umd_grpc.messages import wire
+
+SESSION = "/umd.runtime.Runtime/Session"
+MEBIBYTE = 1 << 20
+GROWTH = 48 * MEBIBYTE
+"""Bytes that a server may grow by in a part: allocators keep some."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A process at one moment: bytes of resident and of shared memory, threads, open files."""
+
+    rss: int
+    shared: int
+    threads: int
+    files: int
+
+    @classmethod
+    def of(cls, pid: int) -> Sample:
+        """Returns a sample of a process."""
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        kib = {name: int(status[name].split()[0]) for name in ("VmRSS", "RssShmem", "Threads")}
+        files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        return cls(kib["VmRSS"] << 10, kib["RssShmem"] << 10, kib["Threads"], files)
+
+
+class Server:
+    """A server process of a soak."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "umd_grpc.server", "--listen", "127.0.0.1:0", "--device", "sim:0", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.faults: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self.process.stdout is not None
+        self.address: str = json.loads(self.process.stdout.readline())["listen"][0]
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if '"internal_error"' in line or not line.startswith("{"):
+                self.faults.append(line.strip())
+
+    def sample(self) -> Sample:
+        """Returns a sample of it."""
+        return Sample.of(self.process.pid)
+
+    def state(self) -> Any:
+        """Returns its own account of itself."""
+        with Client(self.address) as client:
+            return next(client.watch(0))
+
+    def settle(self, seconds: float = 20.0) -> bool:
+        """Returns whether every session ends and every byte comes back in time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            state = self.state()
+            if not state.sessions and not any(i.memory or i.sessions or i.in_flight for i in state.identities):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def close(self) -> None:
+        """Ends it, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self._reader.join(5)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def stop(self) -> int:
+        """Ends it as an operator does; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@contextlib.contextmanager
+def served(*arguments: str) -> Generator[Server]:
+    """A server for a while."""
+    server = Server(*arguments)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+Facts = dict[str, Any]
+Part = Callable[[Server, int, random.Random], Facts]
+
+
+def translates(server: Server, count: int, chance: random.Random) -> Facts:
+    """Translations, some from the cache and some not."""
+    shapes = [(chance.randrange(1, 64), chance.randrange(1, 64)) for _ in range(4096)]
+
+    def requests() -> Iterator[Request]:
+        for shape in itertools.islice(itertools.cycle(shapes), count):
+            yield Request("Add", [TensorDesc("f32", shape)] * 2, {}, "")
+
+    with Client(server.address) as client:
+        failed = sum(isinstance(answer, UmdError) for answer in client.submit_batch(requests()))
+    return {"failed": failed}
+
+
+def submissions(server: Server, count: int, chance: random.Random) -> Facts:
+    """Submissions of a loaded program, and now and then new buffers."""
+    device: Any = umd.open_device(f"grpc://{server.address}/sim:0")
+    x = np.arange(256, dtype=np.float32)
+    program = device.program(umd.translate("Add", [x, x]))
+    wrong = 0
+    for start in range(0, count, 500):
+        tensors = [device.tensor(x) for _ in range(3)]
+        for _ in range(min(500, count - start)):
+            device.submit(program, [tensor.binding for tensor in tensors])
+        wrong += not np.array_equal(tensors[2].numpy(), x + x)
+    device.close()
+    return {"wrong": wrong}
+
+
+def cancelled(server: Server, count: int, chance: random.Random) -> Facts:
+    """Sessions whose stream is cancelled at once, or in the middle of something."""
+    opening = pb.SessionRequest(frames=[pb.Frame(seq=1, open=pb.Open(protocol=1))])
+    working = pb.SessionRequest(
+        frames=[*opening.frames, pb.Frame(seq=2, allocate=pb.Allocate(handles=[1 | 1 << 32], sizes=[1 << 16]))]
+    )
+    with grpc.insecure_channel(server.address) as channel:
+        method: Any = channel.stream_stream(SESSION)
+        for number in range(count):
+            call = method(iter([(working if number % 2 else opening).SerializeToString()]))
+            if number % 4 == 3:
+                next(iter(call))
+            call.cancel()
+    return {}
+
+
+CLIENT = """
+import sys, grpc
+from umd_grpc._pb.umd import runtime_pb2 as pb
+frames = [pb.Frame(seq=1, open=pb.Open(protocol=1))]
+frames += [pb.Frame(seq=n, allocate=pb.Allocate(handles=[n | 1 << 32], sizes=[1 << 20])) for n in range(2, 34)]
+def messages():
+    yield pb.SessionRequest(frames=frames).SerializeToString()
+    seq = 100
+    while True:
+        seq += 1
+        write = pb.WriteRange(buffer=2 | 1 << 32, offset=0, data=bytes(1 << 16))
+        yield pb.SessionRequest(frames=[pb.Frame(seq=seq, write=write)]).SerializeToString()
+call = grpc.insecure_channel(sys.argv[1]).stream_stream("/umd.runtime.Runtime/Session")(messages())
+next(iter(call))
+print("ready", flush=True)
+for _ in call: pass
+"""
+
+
+def killed(server: Server, count: int, chance: random.Random) -> Facts:
+    """Clients that are killed with memory in hand and writes under way."""
+    kept = 0
+    for _ in range(count):
+        client = subprocess.Popen([sys.executable, "-c", CLIENT, server.address], stdout=subprocess.PIPE)
+        assert client.stdout is not None
+        if chance.random() < 0.8:
+            client.stdout.readline()
+        time.sleep(chance.random() * 0.05)
+        client.kill()
+        client.wait()
+        client.stdout.close()
+        kept += not server.settle()
+    return {"kept_memory": kept}
+
+
+def sessions(server: Server, count: int, chance: random.Random) -> Facts:
+    """Many idle sessions at one time."""
+    before = server.sample()
+    opening = pb.SessionRequest(frames=[pb.Frame(seq=1, open=pb.Open(protocol=1))]).SerializeToString()
+    ends = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        yield opening
+        ends.wait()
+
+    channels = [grpc.insecure_channel(server.address, [("umd.channel", i)]) for i in range(-(-count // 100))]
+    calls = [channels[i % len(channels)].stream_stream(SESSION)(messages()) for i in range(count)]
+    opened = sum(pb.SessionResponse.FromString(next(iter(call))).replies[0].HasField("opened") for call in calls)
+    during = server.sample()
+    ends.set()
+    for call in calls:
+        call.cancel()
+    for channel in channels:
+        channel.close()
+    return {"opened": opened, "missing": count - opened, "mebibytes": (during.rss - before.rss) // MEBIBYTE}
+
+
+def flood(server: Server, count: int, chance: random.Random) -> Facts:
+    """The p99 of small work beside one client that floods the server, over the p99 without it."""
+    quiet = _latencies(server, count)
+    flooder = subprocess.Popen([sys.executable, "-c", FLOOD, server.address], stdout=subprocess.PIPE)
+    assert flooder.stdout is not None
+    flooder.stdout.readline()
+    try:
+        loud = _latencies(server, count)
+    finally:
+        flooder.kill()
+        flooder.wait()
+        flooder.stdout.close()
+    return {
+        "quiet_p99_ms": round(quiet * 1e3, 3),
+        "flooded_p99_ms": round(loud * 1e3, 3),
+        "ratio": round(loud / quiet, 2),
+    }
+
+
+def _latencies(server: Server, count: int, clients: int = 8) -> float:
+    x = np.ones(256, np.float32)
+    devices: list[Any] = [umd.open_device(f"grpc://{server.address}/sim:0") for _ in range(clients)]
+    buffer = umd.translate("Add", [x, x])
+    times = []
+    for device in itertools.islice(itertools.cycle(devices), max(count, 100)):
+        start = time.perf_counter()
+        device.run(buffer, [x, x])[0].numpy()
+        times.append(time.perf_counter() - start)
+    for device in devices:
+        device.close()
+    return statistics.quantiles(times, n=100)[98]
+
+
+FLOOD = """
+import sys
+import numpy as np
+import umd_core as umd
+device = umd.open_device(f"grpc://{sys.argv[1]}/sim:0")
+x = np.ones((64, 64), np.float32)
+program = device.program(umd.translate("MatMul", [x, x]))
+tensors = [device.tensor(x) for _ in range(3)]
+print("ready", flush=True)
+while True:
+    device.submit(program, [tensor.binding for tensor in tensors])
+"""
+
+
+def fuzz(server: Server, count: int, chance: random.Random) -> Facts:
+    """Damaged frames for the server, and damaged command buffers for the decoder."""
+    x = TensorDesc("f32", (16,))
+    programs = [bytes(umd.translate(op, [x] * n)) for op, n in (("Add", 2), ("Softmax", 1), ("Neg", 1))]
+    handles = [n | 1 << 32 for n in range(1, 5)]
+    corpus = [
+        pb.Frame(seq=2, allocate=pb.Allocate(handles=handles, sizes=[64] * 4)),
+        *(pb.Frame(seq=3, load=pb.Load(handle=9 | 1 << 32, program=program)) for program in programs),
+        pb.Frame(seq=4, submit=pb.Submit(program=9 | 1 << 32, buffers=handles[:3])),
+        pb.Frame(seq=5, write=pb.WriteRange(buffer=handles[0], data=bytes(64))),
+        pb.Frame(seq=6, read=pb.ReadRange(buffer=handles[0], size=64)),
+        pb.Frame(seq=7, wait=pb.Wait(fence=pb.FenceValue(fence=handles[3], value=1), timeout_ms=1)),
+        pb.Frame(seq=8, signal=pb.FenceValue(fence=handles[3], value=1)),
+        pb.Frame(seq=9, free=pb.Free(buffers=handles[:1])),
+    ]
+    bodies = [frame.SerializeToString() for frame in corpus]
+    opening = pb.SessionRequest(frames=[pb.Frame(seq=1, open=pb.Open(protocol=1))]).SerializeToString()
+    unexpected, refused = 0, 0
+    with grpc.insecure_channel(server.address) as channel:
+        method: Any = channel.stream_stream(SESSION)
+        for _ in range(-(-count // 40)):
+            damaged = [damage(bodies[i % len(bodies)], chance) for i in range(20)]
+            request = b"".join(wire.head(1, len(body)) + body for body in damaged)
+            try:
+                for _ in method(iter([opening, request]), timeout=60):
+                    pass
+            except grpc.RpcError as error:
+                unexpected += error.code() is not grpc.StatusCode.ABORTED  # type: ignore[attr-defined]  # a call
+            for body in damaged:
+                with contextlib.suppress(DecodeError):
+                    decode(damage(programs[len(body) % 3], chance))
+                    refused -= 1
+                refused += 1
+    return {"frames": -(-count // 40) * 20, "buffers_refused": refused, "unexpected": unexpected}
+
+
+def damage(raw: bytes, chance: random.Random) -> bytes:
+    """Returns bytes with a few changes."""
+    data = bytearray(raw)
+    for _ in range(chance.randrange(4)):
+        at = chance.randrange(len(data))
+        what = chance.randrange(4)
+        if what == 0:
+            data[at] ^= 1 << chance.randrange(8)
+        elif what == 1:
+            data[at] = chance.randrange(256)
+        elif what == 2 and len(data) > 4:
+            del data[at : at + chance.randrange(1, 4)]
+        else:
+            data[at:at] = chance.randbytes(chance.randrange(1, 4))
+        if not data:
+            break
+    return bytes(data)
+
+
+PARTS: dict[str, tuple[Part, int]] = {
+    "translates": (translates, 1_000_000),
+    "submissions": (submissions, 100_000),
+    "cancelled": (cancelled, 100_000),
+    "killed": (killed, 500),
+    "sessions": (sessions, 1_000),
+    "flood": (flood, 2_000),
+    "fuzz": (fuzz, 1_000_000),
+}
+FAILURES = ("failed", "wrong", "kept_memory", "missing", "unexpected")
+
+
+def run(name: str, count: int, seed: int = 0) -> Facts:
+    """Returns what a part saw: its own facts, and how the server changed from a tenth of the way on."""
+    part, _ = PARTS[name]
+    with served() as server:
+        part(server, max(8, count // 10), random.Random(seed))  # what grows once, has grown
+        server.settle()
+        before = server.sample()
+        start = time.monotonic()
+        facts = part(server, count, random.Random(seed + 1))
+        seconds = time.monotonic() - start
+        settled = server.settle()
+        after = server.sample()
+        grown = {key: value - asdict(before)[key] for key, value in asdict(after).items()}
+        facts = {
+            "part": name,
+            "count": count,
+            "seconds": round(seconds, 1),
+            **facts,
+            "settled": settled,
+            "grown": grown,
+        }
+        facts["exit_code"] = server.stop()
+        facts["faults"] = server.faults[:5]
+    flat = grown["rss"] <= GROWTH and grown["shared"] <= 0 and grown["threads"] <= 2 and grown["files"] <= 4
+    broken = any(facts.get(key) for key in FAILURES) or facts["faults"] or facts["exit_code"] or not settled
+    return {**facts, "well": flat and not broken}
+
+
+def main() -> int:
+    """Runs the parts; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Long runs against a server.")
+    parser.add_argument("parts", nargs="*", metavar="PART", default=[], help=", ".join(PARTS))
+    parser.add_argument("--scale", type=float, default=1.0)
+    given = parser.parse_args()
+    well = True
+    for name in given.parts or PARTS:
+        facts = run(name, max(1, round(PARTS[name][1] * given.scale)))
+        sys.stdout.write(json.dumps(facts) + "\n")
+        sys.stdout.flush()
+        well = well and facts["well"]
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
