@@ -2,6 +2,8 @@
 
 The original design is re-created here: a pool of 10 threads, one op a message, streams answered after the last request.
 The echo server moves messages of the same sizes and does nothing else: it is the floor that gRPC sets.
+
+Bulk data is measured beside a bare stream of chunks of the same size, taken and given as bytes, and beside memcpy.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ OPS = 1_000
 SHAPE = (32, 64)
 X = umd.TensorDesc("f32", SHAPE)
 GOALS = {"original unary": 20, "original stream": 12}
+CHUNK, BULK = 1 << 20, 64 << 20
 _SIZE = struct.Struct("<I")
 LARGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -91,11 +94,24 @@ def serve_echo() -> None:
         async for raw in messages:
             yield bytes(_SIZE.unpack_from(raw)[0])
 
+    async def sink(messages: Any, context: Any) -> bytes:
+        size = 0
+        async for raw in messages:
+            size += len(raw)
+        return _SIZE.pack(size)
+
+    async def source(raw: bytes, context: Any) -> Any:
+        chunk = bytes(CHUNK)
+        for _ in range(_SIZE.unpack(raw)[0] // CHUNK):
+            yield chunk
+
     async def main() -> None:
         server = grpc.aio.server(options=LARGE)
         methods: dict[str, Any] = {
             "Unary": grpc.unary_unary_rpc_method_handler(unary),
             "Stream": grpc.stream_stream_rpc_method_handler(stream),
+            "Sink": grpc.stream_unary_rpc_method_handler(sink),
+            "Source": grpc.unary_stream_rpc_method_handler(source),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Echo", methods),))
         _ready(server.add_insecure_port("127.0.0.1:0"))
@@ -231,12 +247,53 @@ def steps(addresses: dict[str, str], stack: ExitStack) -> None:
     report("service_steps", "One Add of 6 elements", ["step", "µs", "× echo"], rows)
 
 
+def bulk(addresses: dict[str, str], stack: ExitStack) -> None:
+    """Measures large writes and reads, by stream and through shared memory."""
+    channel: Any = stack.enter_context(grpc.insecure_channel(addresses["echo"], options=LARGE))
+    sink, source = channel.stream_unary("/Echo/Sink"), channel.unary_stream("/Echo/Source")
+    chunk, data, out = bytes(CHUNK), np.ones(BULK, np.uint8), np.ones(BULK, np.uint8)
+
+    def bare_write() -> None:
+        assert _SIZE.unpack(sink(iter([chunk] * (BULK // CHUNK)), timeout=60))[0] == BULK
+
+    def bare_read() -> None:
+        assert sum(map(len, source(_SIZE.pack(BULK), timeout=60))) == BULK
+
+    works: dict[str, Callable[[], object]] = {
+        "memcpy": lambda: np.copyto(out, data),
+        "bare stream, up": bare_write,
+        "bare stream, down": bare_read,
+    }
+    for name, shared in (("stream", False), ("shared memory", True)):
+        device = RemoteDevice(addresses["umd"], shared_memory=shared)
+        stack.callback(device.close)
+        held = device.tensor(data)
+        works[f"{name}: write"] = functools.partial(device.write, held.storage.buffer, 0, data)
+        works[f"{name}: read"] = functools.partial(held.numpy, out)
+    times = interleaved(works, repeat=9)
+    rows = []
+    for name, seconds in times.items():
+        bare = times["bare stream, up" if name.endswith(("write", "up")) else "bare stream, down"]
+        goal = "bare 0.9" if name.startswith("stream") else "memcpy 0.6" if "shared" in name else ""
+        rows.append([name, BULK / seconds / 1e9, bare / seconds, times["memcpy"] / seconds, goal])
+    header = [f"{BULK >> 20} MiB", "GB/s", "× bare stream", "× memcpy", "goal"]
+    report("service_bulk", "Bulk data", header, rows)
+
+
+TABLES: dict[str, Callable[[dict[str, str], ExitStack], None]] = {
+    "translations": translations,
+    "steps": steps,
+    "bulk": bulk,
+}
+
+
 def main() -> None:
-    """Prints both tables."""
+    """Prints the tables, or the one that is named."""
     with ExitStack() as stack:
         addresses = {name: start(name, stack) for name in SERVERS}
-        translations(addresses, stack)
-        steps(addresses, stack)
+        for name, table in TABLES.items():
+            if sys.argv[-1] not in TABLES or sys.argv[-1] == name:
+                table(addresses, stack)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,9 @@ _TABLES = {
         "`[quota]`",
         "What one identity may use over all of its sessions, unless its token says otherwise. Nothing said: no limit.",
     ),
-    "weights": ("`[weights]`", "Off unless a folder is named. See \"Bulk data\" in [service.md](service.md)."),
+    "weights": ("`[weights]`", 'Off unless a folder is named. See "Bulk data" in [service.md](service.md).'),
     "shared_memory": ("`[shared_memory]`", "For clients on the same host and of the same user; the same page."),
+    "workers": ("`[workers]`", 'Devices in processes of their own; see "Workers" in [service.md](service.md).'),
     "limits": ("`[limits]`", "What one client may ask for, whoever it is; beyond it is status 8."),
 }
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from umd_torch.session import Session
 
 Key = tuple[int, int, int]
+UNSENT = -2
+"""The version of a copy that has not been sent."""
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -34,7 +36,7 @@ class Entry:
         self.storage = weak_storage(tensor)
         self.slab, self.offset, self.size = slab, offset, byte_count(tensor)
         self.binding = Binding(slab.buffer, offset, self.size)
-        self.version, self.mark = -2, b""
+        self.version, self.mark = UNSENT, b""
 
     def gone(self) -> bool:
         """Returns whether nobody holds the tensor's storage any more."""
@@ -56,20 +58,32 @@ class Parameters:
         """Returns whether the tensor has a copy, up to date or not."""
         return self._key(tensor) in self._entries
 
-    def bindings(self, tensors: Sequence[torch.Tensor]) -> list[Binding]:
+    def doubt(self, tensor: torch.Tensor) -> None:
+        """Notes that the tensor's copy may not be what the host has, so that the next use sends it again."""
+        entry = self._entries.get(self._key(tensor))
+        if entry is not None:
+            entry.version = -2
+
+    def settle(self, tensor: torch.Tensor) -> None:
+        """Notes that the tensor's copy is what the host has."""
+        entry = self._entries.get(self._key(tensor))
+        if entry is not None:
+            entry.version, entry.mark = version_of(tensor), fingerprint(tensor)
+
+    def bindings(self, tensors: Sequence[torch.Tensor], ahead: Sequence[int]) -> list[Binding]:
         """Returns where each tensor lies on the device, after sending what is missing or has changed.
 
-        The tensors have no gaps between their elements.
+        The tensors have no gaps between their elements. `ahead` says by how many changes torch's count runs ahead.
         """
         missing: list[tuple[Key, torch.Tensor]] = []
         changed: dict[int, tuple[Entry, torch.Tensor]] = {}
         entries: list[Entry | Key] = []
-        for tensor in tensors:
+        for tensor, counted in zip(tensors, ahead, strict=True):
             key = self._key(tensor)
             entry = self._entries.get(key)
             if entry is None:
                 missing.append((key, tensor))
-            elif self._is_stale(entry, tensor):
+            elif self._is_stale(entry, tensor, counted):
                 changed[id(entry)] = (entry, tensor)
             entries.append(entry or key)
         if missing:
@@ -81,8 +95,10 @@ class Parameters:
     def _key(self, tensor: torch.Tensor) -> Key:
         return (storage_key(tensor), int(tensor.storage_offset()), byte_count(tensor))
 
-    def _is_stale(self, entry: Entry, tensor: torch.Tensor) -> bool:
+    def _is_stale(self, entry: Entry, tensor: torch.Tensor, ahead: int) -> bool:
         version = version_of(tensor)
+        if version >= 0:
+            version -= ahead
         if entry.version != version:
             return True
         if fingerprint(tensor) != entry.mark:
@@ -120,11 +136,12 @@ class Parameters:
     def _send_run(self, run: Sequence[tuple[Entry, torch.Tensor]]) -> None:
         first, last = run[0][0], run[-1][0]
         data: Bytes = np.zeros(last.offset + last.size - first.offset, np.uint8)
+        new = all(entry.version == UNSENT for entry, _ in run)
         for entry, tensor in run:
             copy_from(tensor, data, entry.offset - first.offset)
             entry.version, entry.mark = version_of(tensor), fingerprint(tensor)
         counters.uploads += len(run)
-        self._session.write(first.slab, first.offset, data)
+        self._session.write(first.slab, first.offset, data, weights=new)
 
     def sweep(self) -> None:
         """Forgets the copies of storages that are gone."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 import umd_core as umd
 from umd_core.device import Binding, Buffer, Device, Ticket
-from umd_core.errors import OutOfMemoryError, PoisonedError
+from umd_core.errors import OutOfMemoryError, PoisonedError, UnsupportedError
 from umd_core.registry import default_device
 from umd_torch.counters import counters
 from umd_torch.host import Bytes, array_at, byte_count
@@ -20,7 +21,7 @@ from umd_torch.memory import Slab, aligned
 from umd_torch.parameters import Parameters
 
 _KEPT_BYTES = 1 << 28
-_WRAPPED = 1024
+_WRAPPED = 4096
 
 
 class HostedDevice(Device, Protocol):
@@ -32,6 +33,10 @@ class HostedDevice(Device, Protocol):
 
     def wrap(self, array: Any) -> Buffer:
         """Returns a buffer over host memory. Asked of devices with the flag "map" only."""
+        ...
+
+    def write_weights(self, writes: Sequence[tuple[Buffer, int, Any]]) -> int:
+        """Writes bytes that a server may have; returns how many had to be sent. Asked of those with "weights" only."""
         ...
 
 
@@ -47,6 +52,7 @@ class Session:
         maps: whether host tensors are bound without a copy.
         lock: held by every call; the device and what is kept here are one thread's at a time.
         parameters: the copies of parameters and buffers that it holds.
+        evictions: how many bindings of host memory were freed: those that somebody kept may be among them.
     """
 
     def __init__(self, name: str, device: HostedDevice) -> None:
@@ -59,6 +65,18 @@ class Session:
         self._kept = 0
         self._returned: deque[tuple[Buffer, int]] = deque()
         self._wrapped: OrderedDict[tuple[int, int], Buffer] = OrderedDict()
+        self.evictions = 0
+        self._process = os.getpid()
+
+    def check_process(self) -> None:
+        """Checks that this process opened the device: a forked one has its locks and sockets, but not its threads.
+
+        Raises:
+            UnsupportedError: it was forked off the one that did; the message says what to do.
+        """
+        if os.getpid() != self._process:
+            reason = f"{self.name} was opened before this process was forked"
+            raise UnsupportedError(f"{reason}; use multiprocessing_context='spawn' where workers need a device")
 
     # memory
 
@@ -66,7 +84,8 @@ class Session:
         """Returns `size` device bytes."""
         size = aligned(max(size, 1))
         with self.lock:
-            self._collect()
+            if self._returned:
+                self._collect()
             free = self._free.get(size)
             if free:
                 self._kept -= size
@@ -104,10 +123,14 @@ class Session:
         key = (tensor.data_ptr(), size)
         found = self._wrapped.get(key)
         if found is None:
-            if len(self._wrapped) >= _WRAPPED:
-                self.device.drop(self._wrapped.popitem(last=False)[1])
             found = self._wrapped[key] = self.device.wrap(array_at(*key) if size else b"")
         return Binding(found, 0, size)
+
+    def evict(self) -> None:
+        """Frees the oldest bindings of host memory where there are many. Not within a call, whose own they might be."""
+        while len(self._wrapped) > _WRAPPED:
+            self.device.drop(self._wrapped.popitem(last=False)[1])
+            self.evictions += 1
 
     # work
 
@@ -116,8 +139,11 @@ class Session:
         counters.programs += 1
         return self.device.load(command_buffer)
 
-    def write(self, slab: Slab, offset: int, data: Any) -> None:
-        """Writes bytes into a slab."""
+    def write(self, slab: Slab, offset: int, data: Any, *, weights: bool = False) -> None:
+        """Writes bytes into a slab. `weights` says that a server may have kept them since another run has sent them."""
+        if weights and "weights" in self.caps.flags:
+            counters.bytes_up += self.device.write_weights([(slab.buffer, offset, data)])
+            return
         counters.bytes_up += len(data)
         self.device.write(slab.buffer, offset, data)
 
@@ -160,10 +186,15 @@ _LOCK = threading.Lock()
 def session_for(name: str) -> Session:
     """Returns the session of a device, opened at its first use; "" is the available device of highest priority."""
     name = name or default_device()
+    return adopt(name, lambda: cast("HostedDevice", umd.open_device(name)))
+
+
+def adopt(name: str, open_device: Callable[[], HostedDevice]) -> Session:
+    """Returns the session of a name; where there is none, of the device that `open_device` returns."""
     with _LOCK:
         found = _SESSIONS.get(name)
         if found is None:
-            found = _SESSIONS[name] = Session(name, cast("HostedDevice", umd.open_device(name)))
+            found = _SESSIONS[name] = Session(name, open_device())
         return found
 
 

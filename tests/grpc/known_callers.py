@@ -19,7 +19,7 @@ from umd_grpc.limits import DEFAULT
 from umd_grpc.server import app
 from umd_grpc.server.identity import CALLER, LOCAL, Identity, Quota
 from umd_grpc.server.interceptors import Activity
-from umd_grpc.server.settings import Settings
+from umd_grpc.server.settings import Settings, WorkerSettings
 
 
 class Known(Activity):
@@ -63,7 +63,8 @@ def main() -> None:
     for name, replacement in (("Activity", Known), ("Server", Server)):
         setattr(app, name, replacement)  # the server is put together there
     limits = replace(DEFAULT, **given.get("limits", {}))
-    app.serve(Settings(listen=(sys.argv[2],), limits=limits, grace_seconds=20))
+    workers = WorkerSettings(given.get("workers", "auto"))
+    app.serve(Settings(listen=(sys.argv[2],), limits=limits, workers=workers, grace_seconds=20))
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 
 from tests.grpc.conftest import FrameSession, ServerProcess
+from tests.grpc.identities import add, move_home
 from tests.grpc.wires import MARK, Way, Wire
 from umd_core.errors import DeviceLostError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.bulk import KEPT
 from umd_grpc.client.remote import RemoteDevice
 from umd_grpc.messages import chunks
+from umd_grpc.server.tokens import TokenFile
 
 SMALL, LARGE = 6 << 20, KEPT + (4 << 20)
 A = 1 | 1 << 32
@@ -60,8 +62,10 @@ def test_a_transfer_goes_on(wire: Wire, device: RemoteDevice, size: int, harm: s
     before = device.bytes_up, device.bytes_down
 
     def arm(now: Way) -> None:
-        if now == way:
-            _ = wire.cut_after(way, 3 << 20) if harm == "cut" else wire.damage(way)
+        if now == way and harm == "cut":
+            wire.cut_after(way, 3 << 20)
+        elif now == way:
+            wire.damage(way)
 
     arm("up")
     device.write(buffer, 0, data)
@@ -157,8 +161,14 @@ def descriptors(process: ServerProcess) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["shared", "stream"])
-def test_a_killed_client_leaves_nothing(start_server: Callable[..., ServerProcess], way: str) -> None:
-    server = start_server("--quota-memory", "64MiB")
+def test_a_killed_client_leaves_nothing(
+    start_server: Callable[..., ServerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    move_home(tmp_path, monkeypatch)
+    tokens = TokenFile(tmp_path / "tokens.json")
+    secret = add(tokens, "ada")
+    monkeypatch.setenv("UMD_TOKEN", secret)
+    server = start_server("--tokens", str(tokens.path), "--quota-memory", "64MiB")
     counts: list[int] = []
     for round_ in range(3):
         client = subprocess.Popen(
@@ -168,22 +178,23 @@ def test_a_killed_client_leaves_nothing(start_server: Callable[..., ServerProces
         assert client.stderr is not None
         assert client.stdout.readline() == b"ready\n", client.stderr.read()
         assert regions(server.process.pid) == (way == "shared")
+        assert not memory_is_free(server, secret)
         time.sleep(0.05 * round_)  # somewhere in a transfer
         client.send_signal(signal.SIGKILL)
         client.wait()
         client.stdout.close()
         client.stderr.close()
         server.wait_for(lambda: regions(server.process.pid) == 0 and resident(server, "RssShmem") == 0)
-        server.wait_for(lambda: memory_is_free(server))
+        server.wait_for(lambda: memory_is_free(server, secret))
         server.wait_for(lambda: not any(target.startswith("/memfd:") for target in descriptors(server)))
         counts.append(len(descriptors(server)))
     assert counts[-1] <= counts[0] + 4  # what gRPC keeps for a while
     server.check_sound()
 
 
-def memory_is_free(server: ServerProcess) -> bool:
-    """Returns whether one session may have nearly all of the quota again."""
-    session = FrameSession(server.address)
+def memory_is_free(server: ServerProcess, secret: str) -> bool:
+    """Returns whether one session may have nearly all of the quota."""
+    session = FrameSession(server.address, metadata=(("authorization", f"Bearer {secret}"),))
     try:
         frame = session.frame(allocate=pb.Allocate(handles=[A], sizes=[60 << 20]))
         session.send(frame, flush := session.frame(flush=pb.Flush()))
@@ -211,7 +222,7 @@ def test_a_killed_server_is_one_error_soon(start_server: Callable[..., ServerPro
     assert regions("self") == 0
 
 
-def test_damaged_again_and_again_is_an_error(server: ServerProcess) -> None:
+def test_a_damaged_chunk_is_told_from_a_whole_one() -> None:
     chunk = chunks.read_response(0, memoryview(b"bytes"))
     found = chunks.parse_read_response(chunk[:-1] + b"!")
     assert isinstance(found, chunks.Chunk)

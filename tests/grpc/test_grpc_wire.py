@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from umd_core.errors import DecodeError, LimitError
 from umd_grpc._pb.umd import runtime_pb2, translator_pb2
 from umd_grpc.messages import chunks, wire
+from umd_grpc.messages import region as region_messages
 
 NAMES = st.text(max_size=40)
 DESCS = st.builds(
@@ -116,15 +118,17 @@ def test_more_than_the_limit_is_refused_early() -> None:
     assert caught.value.facts()["limit"] == 10
 
 
-@given(st.binary(max_size=300), st.integers(0, 2**40), st.binary(min_size=16, max_size=16), st.integers(1, 2**63))
+@given(st.binary(max_size=300), st.integers(0, 2**40), st.sampled_from([b"", b"s" * 16]), st.integers(1, 2**63))
 def test_chunks_are_the_generated_messages(data: bytes, offset: int, session: bytes, transfer: int) -> None:
     raw = chunks.write_request(session, transfer, offset, memoryview(data))
     message = runtime_pb2.WriteRequest.FromString(raw)
     assert (message.data, message.offset) == (data, offset)
-    assert (message.session, message.transfer) == ((session, transfer) if not offset else (b"", 0))
+    assert message.crc32 == zlib.crc32(data)
+    assert (message.session, message.transfer) == (session, transfer if session else 0)
     for form in (raw, message.SerializeToString()):
-        named, number, chunk = chunks.parse_write_request(form)
-        assert (named, number, chunk.offset, bytes(chunk.data)) == (message.session, message.transfer, offset, data)
+        head, chunk = chunks.parse_write_request(form)
+        assert head == (message.session, message.transfer, False)
+        assert (chunk.offset, bytes(chunk.data)) == (offset, data)
         chunk.check(offset, offset + len(data))
     answer = runtime_pb2.ReadResponse.FromString(chunks.read_response(offset, memoryview(data)))
     assert (answer.offset, answer.data) == (offset, data)
@@ -135,7 +139,7 @@ def test_chunks_are_the_generated_messages(data: bytes, offset: int, session: by
 
 @given(st.binary(min_size=1, max_size=50), st.integers(0, 49), st.integers(1, 255))
 def test_a_damaged_chunk_is_refused(data: bytes, at: int, change: int) -> None:
-    _, _, chunk = chunks.parse_write_request(chunks.write_request(b"s", 1, 0, memoryview(data)))
+    _, chunk = chunks.parse_write_request(chunks.write_request(b"s", 1, 0, memoryview(data)))
     damaged = bytearray(data)
     damaged[at % len(data)] ^= change
     with pytest.raises(DecodeError) as caught:
@@ -152,3 +156,35 @@ def test_any_bytes_are_a_chunk_or_refused(raw: bytes) -> None:
     for parse in (chunks.parse_write_request, chunks.parse_read_response):
         with contextlib.suppress(DecodeError):
             parse(raw)
+
+
+@given(st.sampled_from(range(1, 3)), *[st.integers(0, 2**64 - 1)] * 4, st.integers(1, 2**30))
+def test_a_move_stays_in_its_region_and_transfer(
+    kind: int, transfer: int, offset: int, place: int, size: int, region: int
+) -> None:
+    move = region_messages.Move.decode(region_messages.Move(kind, transfer, offset, place, size).encode())
+    assert move == (kind, transfer, offset, place, size)
+    with contextlib.suppress(DecodeError):
+        move.check(region, offset, offset + 100)
+        assert 0 < size <= min(100, region)
+        assert place + size <= region
+
+
+@given(st.binary(max_size=60))
+def test_any_packet_is_a_move_or_refused(packet: bytes) -> None:
+    with contextlib.suppress(DecodeError):
+        assert region_messages.Move.decode(packet).encode() == packet
+    with contextlib.suppress(DecodeError):
+        region_messages.decode_reply(packet)
+
+
+@given(st.integers(0, 2**64 - 1), st.text(max_size=5000), st.text(max_size=3000))
+def test_replies_with_errors_fit_in_a_packet(done: int, message: str, facts: str) -> None:
+    error = runtime_pb2.Error(status=9, message=message, facts=facts)
+    packet = region_messages.encode_reply(done, error)
+    assert len(packet) <= region_messages.PACKET
+    found = region_messages.decode_reply(packet)
+    assert found[0] == done
+    assert found[1] is not None
+    assert found[1].status == 9
+    assert message.startswith(found[1].message)

@@ -32,7 +32,7 @@ HealthStub: Any = health_pb2_grpc.HealthStub
 ReflectionStub: Any = reflection_pb2_grpc.ServerReflectionStub
 TranslatorStub: Any = translator_pb2_grpc.TranslatorStub
 Connect = Callable[[str], Any]
-NAMES = ("umd.Translator", "umd.graph.Graphs", "umd.runtime.Runtime")
+NAMES = ("umd.Translator", "umd.graph.Graphs", "umd.runtime.Runtime", "umd.admin.Admin")
 
 
 def run_server(*arguments: str) -> subprocess.CompletedProcess[str]:

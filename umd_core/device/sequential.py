@@ -72,6 +72,11 @@ class SequentialDevice(BackendMethods):
         self._decoded: CommandBuffer | None = None
         self._open = True
 
+    @property
+    def lost(self) -> str:
+        """Why nothing will ever run on the device again, "" while it does; its process has to be started anew."""
+        return ""
+
     def supports(self, name: str, types: tuple[DType, ...]) -> bool:
         """Returns whether `load` accepts a kernel with these type arguments."""
         return self._caps.supports(name, types)

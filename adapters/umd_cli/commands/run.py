@@ -1,123 +1,166 @@
-"""`umd run`: execute a model that was saved to a file."""
+"""`umd run`: execute a model that is in a file."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from umd_cli.output import Json, show, table
+from umd_cli.exits import Exit
+from umd_cli.models import Clock, filled, is_onnx, opened_model, shapes, sizes
+from umd_cli.output import Json, note, show, table
 
 if TYPE_CHECKING:
     from umd_core.ir import Array
-    from umd_model import Model
+
+PEERS = ("onnxruntime",)
 
 
 def run(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The model.")],
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The model: ONNX, or saved by umd.")],
     inputs: Annotated[list[str] | None, typer.Option("--input", help="An input: FILE.npy, or NAME=FILE.npy.")] = None,
     random: Annotated[bool, typer.Option("--random", help="Random inputs for those that are not given.")] = False,
-    dim: Annotated[
-        list[str] | None, typer.Option("--dim", help="NAME=SIZE of an open size, for random inputs.")
+    dim: Annotated[list[str] | None, typer.Option("--dim", help="NAME=SIZE of an open size; 1 without.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", help="NAME=1,3,224,224: an input's shape, whatever the model states.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="Where to run; the first device by default.")] = "",
     output: Annotated[Path | None, typer.Option("--output", help="Folder for the results, one .npy each.")] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="How often; the median time is told.")] = 1,
+    compare: Annotated[str, typer.Option("--compare", help="onnxruntime: run it there too, and compare.")] = "",
+    rtol: Annotated[float, typer.Option("--rtol", min=0, help="Relative difference that passes.")] = 1e-3,
+    atol: Annotated[float, typer.Option("--atol", min=0, help="Absolute difference that passes.")] = 1e-5,
     json: Json = False,
 ) -> None:
-    """Run a model file with new inputs, without the framework that it is from."""
-    from umd_model import Session, load
-
-    model = load(file)
-    arrays = _inputs(model, inputs or [], random, dict(_pair(text, "--dim", int) for text in dim or []))
-    with Session(model, device) as session:
-        seconds = []
-        for _ in range(repeat):
-            start = time.perf_counter()
-            results = session.run(arrays)
-            seconds.append(time.perf_counter() - start)
-        name = session.device.name
+    """Run a model file with new inputs, without the framework that it is from. Exits with 1 if a comparison differs."""
+    if compare and (compare not in PEERS or not is_onnx(file)):
+        raise typer.BadParameter(f"--compare {compare}: ONNX models are compared, with {', '.join(PEERS)}")
+    clock = Clock()
+    model = opened_model(file, device, shapes(shape or []), sizes(dim or []))
+    try:
+        arrays = filled(model, inputs or [], sizes(dim or []), random=random)
+        clock.lap("load")
+        model.prepare(arrays)
+        clock.lap("translate")
+        results = model.run(arrays)
+        clock.lap("first run")
+        median = _median(lambda: model.run(arrays), repeat) if repeat > 1 else clock.milliseconds["first run"]
+        name = model.device.name
+    finally:
+        model.close()
     if output is not None:
         _write(results, output)
-    found = {
+    found: dict[str, Any] = {
         "device": name,
-        "milliseconds": round(sorted(seconds)[len(seconds) // 2] * 1e3, 3),
-        "outputs": {n: _described(array, numbers=json and output is None) for n, array in results.items()},
+        "milliseconds": median,
+        "steps": clock.milliseconds,
+        "outputs": {n: _described(value, numbers=json and output is None) for n, value in results.items()},
     }
+    if compare:
+        found["compared"] = _compared(file, arrays, results, repeat, rtol, atol)
     show(found, json, lambda: _render(found))
+    if compare and not all(row["within"] for row in found["compared"]["outputs"].values()):
+        note(f"results differ from {compare}'s beyond rtol {rtol:g}, atol {atol:g}")
+        raise typer.Exit(Exit.FOUND)
 
 
-def _inputs(model: Model, given: list[str], random: bool, sizes: dict[str, int]) -> dict[str, Array]:
-    """Returns the inputs by name."""
+def _median(work: Callable[[], object], repeat: int) -> float:
+    """Returns the median milliseconds of a call."""
+    taken: list[float] = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return round(sorted(taken)[repeat // 2] * 1e3, 3)
+
+
+def _compared(
+    file: Path, arrays: Mapping[str, Array], results: Mapping[str, Any], repeat: int, rtol: float, atol: float
+) -> dict[str, Any]:
+    """Returns how far onnxruntime's results are, and the median of its times on one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    values: list[Any] = session.run(None, dict(arrays))
+    wanted = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
+    return {
+        "with": "onnxruntime, one thread",
+        "milliseconds": _median(lambda: session.run(None, dict(arrays)), repeat),
+        "outputs": {name: _difference(results[name], value, rtol, atol) for name, value in wanted.items()},
+    }
+
+
+def _difference(result: Any, wanted: Any, rtol: float, atol: float) -> dict[str, Any]:
+    """Returns the largest absolute and relative difference, and whether all is within the tolerance."""
     import numpy as np
 
-    wanted = list(model.inputs)
-    arrays: dict[str, Array] = {}
-    for text in given:
-        name, _, path = text.rpartition("=")
-        rest = [w for w in wanted if w not in arrays]
-        if not name and not rest:
-            raise typer.BadParameter(f"--input {text}: the model takes {len(wanted)} inputs")
-        arrays[name or rest[0]] = np.load(path, allow_pickle=False)
-    missing = [name for name in wanted if name not in arrays]
-    if missing and not random:
-        named = " ".join(f"--input {name}=FILE.npy" for name in missing)
-        raise typer.BadParameter(f"inputs are missing: {named}, or --random")
-    chance = np.random.default_rng(0)
-    for name in missing:
-        arrays[name] = _random(model, name, sizes, chance)
-    return arrays
+    if not isinstance(wanted, np.ndarray) or not isinstance(result, np.ndarray) or wanted.dtype.kind not in "fiub":
+        return {"within": type(result) is type(wanted) and bool(np.all(np.asarray(result) == np.asarray(wanted)))}
+    if result.shape != wanted.shape:
+        return {"within": False, "shape": list(wanted.shape)}
+    off = np.abs(result.astype("f8") - wanted.astype("f8"))
+    relative = off / np.maximum(np.abs(wanted.astype("f8")), 1e-30)
+    return {
+        "within": bool(np.allclose(result.astype("f8"), wanted.astype("f8"), rtol, atol, equal_nan=True)),
+        "absolute": float(off.max(initial=0)),
+        "relative": float(relative.max(initial=0)),
+    }
 
 
-def _random(model: Model, name: str, sizes: dict[str, int], chance: Any) -> Array:
-    import numpy as np
-
-    desc, axes = model.inputs[name], model.open_axes(name)
-    shape = [sizes.get(axes.get(axis, ""), extent) for axis, extent in enumerate(desc.shape)]
-    if desc.dtype.is_float:
-        return np.asarray(chance.standard_normal(shape)).astype(desc.dtype.numpy)
-    return np.asarray(chance.integers(0, 2, shape)).astype(desc.dtype.numpy)
-
-
-def _pair(text: str, option: str, kind: type[int]) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    try:
-        return name, kind(value)
-    except ValueError:
-        raise typer.BadParameter(f"{option} {text}: write it as NAME=SIZE") from None
-
-
-def _write(results: dict[str, Array], folder: Path) -> None:
+def _write(results: Mapping[str, Any], folder: Path) -> None:
+    """Writes results; their names are the model's, so what is no letter, digit, dot or dash does not get into a path."""
     import numpy as np
 
     folder.mkdir(parents=True, exist_ok=True)
-    for name, array in results.items():
-        known = array if array.dtype.kind in "fiub" else array.astype(np.float32)  # .npy knows no bfloat16
-        np.save(folder / f"{name}.npy", known, allow_pickle=False)
+    for name, value in results.items():
+        safe = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+        items = (
+            {f"{safe}.{place}": item for place, item in enumerate(value)} if isinstance(value, list) else {safe: value}
+        )
+        for own, array in items.items():
+            if array.dtype.kind == "O":
+                raise typer.BadParameter(f"--output: {name} holds texts, which .npy cannot")
+            known = array if array.dtype.kind in "fiub" else array.astype(np.float32)  # .npy knows no bfloat16
+            np.save(folder / f"{own}.npy", known, allow_pickle=False)
 
 
-def _described(array: Array, *, numbers: bool) -> dict[str, Any]:
-    described: dict[str, Any] = {"dtype": str(array.dtype), "shape": list(array.shape)}
-    if array.size and array.dtype.kind != "b":
-        wide = array.astype("float64")
+def _described(value: Any, *, numbers: bool) -> dict[str, Any]:
+    import numpy as np
+
+    if not isinstance(value, np.ndarray):
+        return {"dtype": "sequence" if isinstance(value, list) else "none", "shape": [len(value or [])]}
+    described: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
+    if value.size and value.dtype.kind not in "bOSU":
+        wide = value.astype("float64")
         described |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
     if numbers:
-        described["values"] = array.tolist()
+        described["values"] = value.tolist()
     return described
 
 
 def _render(found: dict[str, Any]) -> list[Any]:
+    compared = found.get("compared", {"outputs": {}})
     rows = [
         (
             name,
             f"{o['dtype']}[{','.join(map(str, o['shape']))}]",
             *(f"{o[k]:.6g}" if k in o else "" for k in ("min", "mean", "max")),
+            *(
+                f"{row[k]:.3g}" if k in row else ""
+                for row in [compared["outputs"].get(name, {})]
+                for k in ("absolute", "relative")
+            ),
         )
         for name, o in found["outputs"].items()
     ]
-    return [
-        f"{found['device']}  {found['milliseconds']} ms",
-        table(("output", "", ">min", ">mean", ">max"), rows),
-    ]
+    steps = ", ".join(f"{name} {ms:g} ms" for name, ms in found["steps"].items())
+    beside = f"  beside {compared['milliseconds']} ms of {compared['with']}" if "with" in compared else ""
+    headings = ("output", "", ">min", ">mean", ">max", *((">max difference", ">relative") if beside else ("", "")))
+    return [f"{found['device']}  {found['milliseconds']} ms{beside}  ({steps})", table(headings, rows)]

@@ -13,7 +13,7 @@ from umd_grpc.config.units import SWITCH, TEXTS
 
 _PANELS = {
     "": "Options", "tls": "TLS", "quota": "Quota of an identity", "weights": "Weights that are kept",
-    "shared_memory": "Shared memory", "limits": "Limits of a client",
+    "shared_memory": "Shared memory", "workers": "Workers", "limits": "Limits of a client",
 }  # fmt: skip
 
 

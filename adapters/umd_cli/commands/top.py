@@ -74,9 +74,15 @@ def render(now: State, before: State | None) -> Iterable[RenderableType]:
         f"in {size(rate(lambda s: s.counters.bytes_in))}/s  out {size(rate(lambda s: s.counters.bytes_out))}/s"
     )
     yield table(
-        ("device", ">memory", ">used", ">queue", ">sessions"),
-        ((d.name, size(d.memory), size(d.memory_used), d.queue_depth, d.sessions) for d in now.devices),
-    )
+        ("device", ">memory", ">used", ">queue", ">sessions", ">worker", ">restarts"),
+        (
+            (
+                d.name, size(d.memory), size(d.memory_used), d.queue_depth, d.sessions, d.worker_pid or "-",
+                d.worker_restarts,
+            )
+            for d in now.devices
+        ),
+    )  # fmt: skip
     yield table(
         ("identity", ">memory", ">sessions", ">in flight", ">ops"),
         (

@@ -32,6 +32,10 @@ Source = Callable[[int], Iterator[bytes]]
 """Returns the messages of a write from a byte on, the names of session and transfer left out."""
 
 
+class _RefusedError(Exception):
+    """The server has ended a write. It says so to whoever uses the range, which is poisoned."""
+
+
 class Bulk:
     """Transfers of one session. A call that breaks, or meets a damaged chunk, is continued by another one.
 
@@ -75,14 +79,17 @@ class Bulk:
     def write(self, transfer: int, data: memoryview, timeout: float) -> None:
         """Sends the bytes of a transfer; returns when `data` is no longer needed.
 
-        That is when the server has them; up to KEPT bytes may still be on their way. What fails then shows where it
-        matters: the server poisons the range.
+        That is when the server has them; up to KEPT bytes may still be on their way. What the server finds wrong shows
+        where it matters: it poisons the range.
 
         Raises:
-            UmdError: what the server found, or calls that failed.
+            UmdError: calls that failed again and again.
         """
-        if self._shared_write(transfer, data, timeout):
-            return
+        if not self._shared_write(transfer, data, timeout):
+            with suppress(_RefusedError):
+                self._streamed_write(transfer, data, timeout)
+
+    def _streamed_write(self, transfer: int, data: memoryview, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         kept: list[bytes] = []
         taken = threading.Event()
@@ -143,7 +150,7 @@ class Bulk:
         """Sees to it that the bytes of a call that has ended arrive."""
 
         def carry() -> None:
-            with suppress(UmdError):  # the server has poisoned the range, or the session is gone
+            with suppress(UmdError, _RefusedError):  # the server has poisoned the range, or the session is gone
                 self._carry(transfer, size, source, call, deadline)
 
         if call.code() is not grpc.StatusCode.OK or pb.WriteResponse.FromString(call.result()).size != size:
@@ -154,6 +161,7 @@ class Bulk:
 
         Raises:
             UmdError: none may.
+            _RefusedError: the server has ended the transfer.
         """
         try:
             response = pb.WriteResponse.FromString(call.result())
@@ -167,14 +175,15 @@ class Bulk:
             return response.size, None
         found = read_error(response.error.status, response.error.message, response.error.facts)
         if not isinstance(found, _GOES_ON):
-            raise found
+            raise _RefusedError from found
         return response.size, found
 
     def _ask(self, transfer: int, tries: int, deadline: float) -> int:
         """Returns how far a transfer is, that a call has left.
 
         Raises:
-            UmdError: it has failed, or nothing answers.
+            UmdError: nothing answers.
+            _RefusedError: the server has ended the transfer.
         """
         while True:
             time.sleep(_PAUSE_SECONDS)
@@ -182,8 +191,10 @@ class Bulk:
             done, error = self._outcome(call)
             if error is None:
                 return done
+            if done >= 0:
+                raise _RefusedError from error
             tries -= 1
-            if done >= 0 or tries <= 0 or not self._alive() or time.monotonic() > deadline:
+            if tries <= 0 or not self._alive() or time.monotonic() > deadline:
                 raise error
 
     # from the device
@@ -256,6 +267,8 @@ class Bulk:
             self._share.write(transfer, data, timeout)
         except ShareLostError:  # the stream goes on from where the server is
             return False
+        except UmdError:  # the server says so to whoever uses the range
+            self._leave(self._write.future, iter([self._head(transfer, abandon=True)]))
         except BaseException:
             self._leave(self._write.future, iter([self._head(transfer, abandon=True)]))
             raise

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 
@@ -23,6 +23,14 @@ _CREDIT = 1 << 20
 
 Reply = queue.SimpleQueue[Any]
 """Where the answer to one frame arrives: a Reply message, or the error that ended the session."""
+
+
+class Receiver(Protocol):
+    """Takes what a `Reply` takes, on the thread that listens."""
+
+    def put(self, item: Any, /) -> None:
+        """Takes the answer."""
+        ...
 
 
 class _Sent(NamedTuple):
@@ -75,7 +83,7 @@ class Link:
         self.processed = self.bytes_down = 0
         self._credit, self._under_way = _CREDIT, 0
         self._sent: deque[_Sent] = deque()
-        self._waiting: dict[int, Reply] = {}
+        self._waiting: dict[int, Receiver] = {}
         self.tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
         self._epoch = 0
         self._lost: UmdError | None = None
@@ -148,8 +156,17 @@ class Link:
     def expect(self, seq: int) -> Reply:
         """Returns where the answer to a frame, not sent yet, will arrive."""
         reply: Reply = queue.SimpleQueue()
-        self._waiting[seq] = reply
+        self.answer_to(seq, reply)
         return reply
+
+    def answer_to(self, seq: int, receiver: Receiver) -> None:
+        """Has the answer to a frame, not sent yet, given to something."""
+        self._waiting[seq] = receiver
+
+    def has_room(self, size: int) -> bool:
+        """Returns whether the server has room for `size` bytes of messages: sending them does not wait."""
+        with self._moved:
+            return self._under_way + size <= self._credit
 
     def send(self, message: bytes, last: int, timeout: float) -> None:
         """Sends a message whose last frame is `last`, when the server has room for it.
@@ -179,7 +196,19 @@ class Link:
         try:
             found = reply.get(timeout=timeout)
         except queue.Empty:
-            raise CancelledError(f"{self.name} gave no answer within {timeout:g} s") from None
+            raise self.late(timeout) from None
+        return self.answer(found)
+
+    def late(self, timeout: float) -> CancelledError:
+        """Returns the error of an answer that did not come in time."""
+        return CancelledError(f"{self.name} gave no answer within {timeout:g} s")
+
+    def answer(self, found: Any) -> pb.Reply:
+        """Returns the answer that has arrived for a frame.
+
+        Raises:
+            UmdError: the frame failed, or the session has ended.
+        """
         if isinstance(found, UmdError):
             self.check()
             raise found

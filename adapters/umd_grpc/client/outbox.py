@@ -45,6 +45,11 @@ class Outbox:
         self.seq = self.sent = 0
 
     @property
+    def size(self) -> int:
+        """About how many bytes there are to send."""
+        return self._size
+
+    @property
     def full(self) -> bool:
         """Whether it is time to send."""
         return self._size >= FLUSH_SIZE or len(self._request.frames) >= FLUSH_FRAMES

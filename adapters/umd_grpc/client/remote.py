@@ -167,8 +167,10 @@ class RemoteDevice:
     def write(self, buffer: Buffer, offset: int, data: Any) -> None:
         """Writes bytes, given as anything that has the buffer protocol, at byte `offset`.
 
+        What the server finds wrong shows where it matters: when the bytes are used.
+
         Raises:
-            UmdError: what went wrong with more than 1 MiB, if it is known already; else it shows where it matters.
+            UmdError: the connection failed again and again.
         """
         view, session = as_bytes(data), self._session
         with session.lock:
@@ -271,10 +273,7 @@ class RemoteDevice:
                         transfer = self._transfer(pb.DIRECTION_READ, buffer, offset + at, length)
                         transfers.append((transfer, whole[at : at + length]))
                 elif size:
-                    frame = session.outbox.frame()
-                    command = frame.read
-                    command.buffer, command.offset, command.size = buffer.memory, offset, size
-                    replies.append((index, session.expect(frame)))
+                    replies.append((index, session.expect(self._read_frame(buffer, offset, size))))
             session.send()
             session.round_trips += 1
         for transfer, piece in transfers:
@@ -282,6 +281,13 @@ class RemoteDevice:
         for index, reply in replies:
             results[index] = memoryview(session.link.result(reply, session.timeout).data)
         return results
+
+    def _read_frame(self, buffer: Buffer, offset: int, size: int) -> pb.Frame:
+        """Adds a frame that reads at most 1 MiB."""
+        frame = self._session.outbox.frame()
+        command = frame.read
+        command.buffer, command.offset, command.size = buffer.memory, offset, size
+        return frame
 
     def _transfer(self, direction: pb.Direction, buffer: Buffer, offset: int, size: int, sha256: bytes = b"") -> int:
         """Adds a transfer's frame and returns its id."""

@@ -203,6 +203,15 @@ class RemoteSession:
         program = self.programs.get(handle)
         return None if program is None else program.writes
 
+    def enter(self, size: int) -> bool:
+        """Takes the lock if adding and sending frames of `size` bytes waits for nobody; returns whether it did."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        if (self.link.lost is not None and self._resumable) or not self.link.has_room(self.outbox.size + size):
+            self.lock.release()
+            return False
+        return True
+
     def end(self) -> None:
         """Sends what has gathered when it is much."""
         if self.outbox.full or len(self._dropped_buffers) > DROPPED:

@@ -22,7 +22,7 @@ from umd_grpc.messages.region import HELLO, PACKET, READ, WRITE, Move, decode_re
 SWITCH = "UMD_SHARED_MEMORY"
 LEAST = 1 << 20
 """Bytes of a transfer from which on the memory is faster than the stream."""
-_PIECE_LEAST, _PIECE_MOST, _PIECES = 1 << 20, 4 << 20, 4
+_PIECE_LEAST, _PIECE_MOST, _PIECES = 1 << 20, 8 << 20, 8
 _CONNECT_SECONDS = 2.0
 _SEALS: int = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 
@@ -41,6 +41,9 @@ class Share:
         self._socket: socket.socket | None = None
         self._data: np.ndarray[Any, np.dtype[np.uint8]] | None = None
         self._lost = False
+
+    def __del__(self) -> None:
+        self.close()
 
     def begin(self, size: int) -> bool:
         """Returns whether a transfer of `size` bytes shall go this way; then `write` or `read` must follow.

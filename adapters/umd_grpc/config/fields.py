@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from umd_grpc.config.units import COUNT, DURATION, MODE, PATH, SIZE, SWITCH, TEXT, TEXTS, Kind
+from umd_grpc.config.units import COUNT, DURATION, MODE, PATH, SIZE, SWITCH, TEXT, TEXTS, Kind, choice
 from umd_grpc.limits import DEFAULT
 
 _MOST = (1 << 63) - 1
@@ -94,9 +94,12 @@ _FIELDS = (
     Field("weights.dir", PATH, "", "folder in which weights are kept that clients have sent; they need not send them "
           "again. Nothing said: none are kept", ("--weights",)),
     Field("weights.size", SIZE, 20 << 30, "all that is kept; what was not used for longest goes first", least=1 << 20),
-    Field("shared_memory.size", SIZE, 64 << 20, "what a session of a client on the same host may share with the server; 0 for none",
-          most=1 << 34),
+    Field("shared_memory.size", SIZE, 64 << 20, "what a session may share with the server when its client is on "
+          "the same host; 0 for none", most=1 << 34),
     Field("shared_memory.total", SIZE, 1 << 30, "what all sessions may share together; those beyond it use the stream"),
+    Field("workers.use", choice("auto", "on", "off"), "auto", "which devices live in processes of their own: on "
+          "(all), off (none), auto (those of cuda)", ("--workers",)),
+    Field("workers.pause", DURATION, 10.0, "the longest pause before a worker that ended is started again", most=3_600),
     _limit("message", SIZE, "one message of any call", 1 << 20, 1 << 30),
     _limit("frame", SIZE, "one session frame that is neither a program nor a write", 1 << 10, 1 << 30),
     _limit("inline", SIZE, "one inline read or write", 1 << 10, 1 << 29),

@@ -122,6 +122,17 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+def choice(*choices: str) -> Kind:
+    """Returns the kind of values that are one of a few words."""
+
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"is not one of {', '.join(choices)}")
+        return str(value)
+
+    return Kind("word", read, _quoted)
+
+
 TEXT = Kind("text", _read_text, _quoted)
 PATH = Kind("path", _read_text, _quoted)
 TEXTS = Kind("list of texts", _read_texts, lambda value: f"[{', '.join(map(_quoted, value))}]")

@@ -49,7 +49,8 @@ def state_message(state: ServerState) -> pb.State:
     for device in state.devices:
         message.devices.add(
             name=device.name, memory=device.memory, memory_used=device.memory_used, queue_depth=device.queue_depth,
-            epoch=device.epoch, sessions=device.sessions,
+            epoch=device.epoch, sessions=device.sessions, worker_pid=device.worker_pid,
+            worker_restarts=device.worker_restarts,
         )  # fmt: skip
     for found in state.identities:
         usage, quota = found.usage, found.quota

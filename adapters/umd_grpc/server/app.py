@@ -32,6 +32,7 @@ from umd_grpc.server.host import DeviceHost
 from umd_grpc.server.identity import Accounts
 from umd_grpc.server.interceptors import Activity
 from umd_grpc.server.observe import Observer
+from umd_grpc.server.port import DevicePort
 from umd_grpc.server.programs import Programs
 from umd_grpc.server.protection import Protection
 from umd_grpc.server.report import Report, log
@@ -39,6 +40,7 @@ from umd_grpc.server.runtime import RuntimeService
 from umd_grpc.server.settings import Settings
 from umd_grpc.server.translator import Translators, TranslatorService
 from umd_grpc.server.weights import open_weights
+from umd_grpc.server.worker import WorkerPort, in_worker
 
 if TYPE_CHECKING:
     from umd_grpc.server.metrics import MetricsServer
@@ -77,14 +79,11 @@ class Server:
         self._settings, self._protection = settings, Protection(settings)
         self._weights = open_weights(settings.weights.dir, settings.weights.size)
         self.addresses: list[str] = []
-        self._hosts: dict[str, DeviceHost] = {}
+        self._hosts: dict[str, DevicePort] = {}
         self.report = Report(lambda: sum(host.depth for host in self._hosts.values()))
         self._programs, self._accounts = Programs(), Accounts()
         try:
-            for name in settings.devices:
-                seconds = settings.limits.submission_seconds
-                self._hosts[name] = DeviceHost(name, self._programs, self.report, seconds)
-                self._hosts[name].spans = telemetry.Spans() if settings.traces else None
+            self._open_devices()
         except UmdError:
             self._close_hosts()
             raise
@@ -93,6 +92,22 @@ class Server:
         self._services()
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics: MetricsServer | None = None
+
+    def _open_devices(self) -> None:
+        """Opens the devices, those that have processes of their own at the same time."""
+        settings, spans = self._settings, telemetry.Spans() if self._settings.traces else None
+        seconds, workers = settings.limits.submission_seconds, list[WorkerPort]()
+        for name in settings.devices:
+            if in_worker(settings.workers.use, name):
+                pause = settings.workers.pause
+                port = WorkerPort(name, self._programs, self.report, seconds, spans=spans, most_pause=pause)
+                workers.append(port)
+                self._hosts[name] = port
+            else:
+                self._hosts[name] = host = DeviceHost(name, self._programs, self.report, seconds)
+                host.spans = spans
+        for port in workers:
+            port.wait()
 
     def _services(self) -> None:
         limits = self._settings.limits

@@ -112,16 +112,32 @@ class Bulk:
             raise DecodeError("chunk-order", f"read from {offset} of {size} bytes", offset=offset, section="TRANSFER")
         if offset < size == transfer.done:
             raise StaleHandleError("transfer", transfer.id, "is over: its last chunk was sent")
-        while offset < size:
-            data = await read_chunk(session, transfer, carrier, offset, self._limits.chunk)
-            message = read_response(offset, data)
-            offset += len(data)
-            if offset == size and not request.hold:
-                given(session, transfer)
-            self._report.bytes_out += len(message)
-            await carrier.step(context.write, message)
+        ahead = asyncio.ensure_future(self._message(session, transfer, offset))
+        try:
+            while offset < size:
+                message, offset = await ahead
+                self._report.bytes_out += len(message)
+                if offset < size:
+                    ahead = asyncio.ensure_future(self._message(session, transfer, offset))
+                elif not request.hold:
+                    given(session, transfer)
+                await carrier.step(context.write, message)
+        finally:
+            ahead.cancel()
         if request.offset == size:
             given(session, transfer)
+
+    async def _message(self, session: LiveSession, transfer: Transfer, offset: int) -> tuple[bytes, int]:
+        """Returns the chunk from `offset` on, and where the next one begins. What stops it ends the transfer."""
+        if offset == transfer.size:
+            return b"", offset
+        session.expect(transfer)
+        try:
+            data = await session.port.read_chunk(transfer.id, offset, self._limits.chunk)
+        except UmdError as error:
+            session.fail(transfer, error)
+            raise
+        return read_response(offset, data), offset + len(data)
 
     # weights
 
@@ -162,17 +178,6 @@ class Bulk:
                 await inflow.put(memoryview(data))
         finally:
             await inflow.settle()
-
-
-async def read_chunk(session: LiveSession, transfer: Transfer, carrier: Carrier, offset: int, size: int) -> memoryview:
-    """Returns bytes of a transfer from the device. What stops them ends the transfer, but for another carrier."""
-    session.expect(transfer)
-    try:
-        return await carrier.step(session.port.read_chunk, transfer.id, offset, size)
-    except UmdError as error:
-        if carrier.ended is None:
-            session.fail(transfer, error)
-        raise
 
 
 def given(session: LiveSession, transfer: Transfer) -> None:

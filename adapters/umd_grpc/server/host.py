@@ -35,9 +35,13 @@ class DeviceHost:
         device: to be used in jobs only.
         caps: what it can do.
         epoch: changes when everything on the device was lost.
+        pid, restarts: 0: it has no process of its own.
         programs: what clients may load by hash.
         spans: opens spans for work on the device, None when nothing is traced.
+        gone: called on the device's thread with the reason when nothing will run on the device any more.
     """
+
+    pid = restarts = 0
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class DeviceHost:
         self.name, self.epoch = name, time.time_ns()
         self.programs, self.report = programs or Programs(), report or Report()
         self.spans: Spans | None = None
+        self.gone: Callable[[str], None] | None = None
         self._lanes, self._server = Lanes(), Lane(SERVER_WEIGHT)
         self._thread = threading.Thread(target=self._run, name=f"umd-device-{name}", daemon=True)
         self._thread.start()
@@ -131,6 +136,8 @@ class DeviceHost:
             except Exception:  # noqa: BLE001  # one job's fault must not end the device
                 log("internal_error", where=self.name, traceback=traceback.format_exc())
             lanes.charge(lane, time.perf_counter() - start)
+            if self.gone is not None and self.device.lost:
+                self.gone(self.device.lost)
             del job  # it may hold memory that is shared with a client, and the next one may be long in coming
 
     def _log_stuck(self, work: Work) -> None:
@@ -175,6 +182,10 @@ class LocalSession:
     async def read_chunk(self, transfer: int, offset: int, size: int) -> memoryview:
         """Returns at most `size` bytes of a transfer from `offset` on."""
         return await self._host.call(self._session.moves.read, transfer, offset, size, lane=self._lane)
+
+    async def copy_chunk(self, transfer: int, offset: int, target: memoryview) -> None:
+        """Fills `target` with bytes of a transfer from `offset` on."""
+        await self._host.call(self._session.moves.copy, transfer, offset, target, lane=self._lane)
 
     def taken(self, transfer: int) -> None:
         """Notes that all bytes of a transfer from the device were sent."""

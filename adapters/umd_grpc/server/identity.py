@@ -109,6 +109,17 @@ class Account:
         with self._lock:
             self._usage.memory -= size
 
+    @property
+    def limited(self) -> bool:
+        """Whether memory or operations have a limit."""
+        return self.identity.quota.memory is not None or self.identity.quota.ops_per_second is not None
+
+    def count(self, memory: int = 0, ops: int = 0) -> None:
+        """Counts what has been used already, whatever the quota."""
+        with self._lock:
+            self._usage.memory += memory
+            self._usage.ops += ops
+
     def open_session(self) -> None:
         """Counts a session.
 

@@ -1,15 +1,60 @@
-"""Bytes of a transfer on their way to the device: one chunk is written while the next one arrives."""
+"""Bytes of a transfer on their way: some are written, or read, while the next ones arrive, or are given."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from umd_core.errors import UmdError
 from umd_grpc.server.transfer import Transfer
 
 if TYPE_CHECKING:
     from umd_grpc.server.live import LiveSession
+
+DEPTH = 2
+"""Steps of one transfer that wait at one time: the device need not wait for the event loop between them."""
+
+
+class Line:
+    """Steps that are under way, in order."""
+
+    def __init__(self) -> None:
+        self._steps: deque[asyncio.Task[None]] = deque()
+
+    async def add(self, step: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begins a step, once there are few enough before it."""
+        try:
+            while len(self._steps) >= DEPTH:
+                await self._oldest()
+        except BaseException:
+            step.close()
+            raise
+        self._steps.append(asyncio.ensure_future(step))
+        return self._steps[-1]
+
+    async def _oldest(self) -> None:
+        """Returns when the oldest step has ended; a step is never given up halfway."""
+        try:
+            await asyncio.shield(self._steps[0])
+        finally:
+            if self._steps[0].done():
+                self._steps.popleft()
+
+    async def settle(self) -> None:
+        """Returns when every step has ended: also when its call is cancelled, for the device has begun it then.
+
+        Raises:
+            UmdError: what went wrong in one.
+        """
+        try:
+            while self._steps:
+                await self._oldest()
+        except BaseException:
+            await asyncio.gather(*self._steps, return_exceptions=True)
+            self._steps.clear()
+            raise
 
 
 class Inflow:
@@ -21,21 +66,26 @@ class Inflow:
 
     def __init__(self, session: LiveSession, transfer: Transfer) -> None:
         self._session, self._transfer = session, transfer
-        self._pending: asyncio.Task[None] | None = None
+        self._line = Line()
         self.expected = transfer.done
 
-    async def put(self, data: memoryview) -> None:
-        """Writes the next bytes, which must not change; returns when those before them are written.
+    async def put(self, data: memoryview) -> asyncio.Task[None]:
+        """Begins to write the next bytes, which must not change; returns the task that does it.
 
         Raises:
             UmdError: the transfer has failed.
         """
-        room = self._session.room
-        await self.settle()
-        await room.enter_chunk(len(data))
+        if self._transfer.id in self._session.transfers.keepers:
+            await self.settle()  # the disk's threads would not keep the order
+        await self._session.room.enter_chunk(len(data))
+        try:
+            step = await self._line.add(self._write(data))
+        except BaseException:
+            self._session.room.leave_chunk(len(data))
+            raise
         self._session.expect(self._transfer)
         self.expected += len(data)
-        self._pending = asyncio.ensure_future(self._write(data))
+        return step
 
     async def _write(self, data: memoryview) -> None:
         session, transfer = self._session, self._transfer
@@ -53,20 +103,9 @@ class Inflow:
             session.settle(transfer)
             session.transfers.end(transfer.id)
             if keeper is not None:
-                del session.transfers.keepers[transfer.id]
+                session.transfers.keepers.pop(transfer.id, None)
                 await keeper.keep()
 
     async def settle(self) -> None:
-        """Returns when everything is written: also when its call is cancelled, for the device has the bytes then.
-
-        Raises:
-            UmdError: the transfer has failed.
-        """
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        try:
-            await asyncio.shield(pending)
-        except asyncio.CancelledError:
-            await asyncio.gather(pending, return_exceptions=True)
-            raise
+        """Returns when everything is written; see `Line.settle`."""
+        await self._line.settle()

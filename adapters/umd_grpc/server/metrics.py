@@ -56,6 +56,8 @@ class ServerCollector(Collector):
         yield _latencies(state)
         for metric, (text, value) in _DEVICES.items():
             yield _labelled(metric, text, "device", {device.name: value(device) for device in state.devices})
+        restarts = {device.name: device.worker_restarts for device in state.devices}
+        yield _counted("umd_device_worker_restarts", "Processes of the device after the first.", "device", restarts)
         for metric, (text, amount) in _CLIENTS.items():
             yield _labelled(metric, text, "client", {found.name: amount(found) for found in state.identities})
         yield _counted(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from umd_core.device import Binding, SequentialDevice
 from umd_core.device.execution import poison
 from umd_core.errors import DecodeError, LimitError, StaleHandleError, UmdError
@@ -102,6 +104,11 @@ class Moves:
         size = min(size, move.target.size - offset)
         with overtaking(self._device):
             return self._device.read(move.target.buffer, move.target.offset + offset, size)
+
+    def copy(self, number: int, offset: int, target: memoryview) -> None:
+        """Copies bytes of a transfer from `offset` on; see `read`."""
+        data = self.read(number, offset, len(target))
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
 
     def taken(self, number: int) -> None:
         """Notes that all bytes of a transfer from the device were sent."""

@@ -75,4 +75,4 @@ def _session(session: LiveSession) -> SessionState:
 def _device(host: DevicePort, sessions: Sequence[SessionState]) -> DeviceState:
     own = [session for session in sessions if session.device == host.name]
     used = sum(session.memory for session in own)
-    return DeviceState(host.name, host.caps.memory, used, host.depth, host.epoch, len(own))
+    return DeviceState(host.name, host.caps.memory, used, host.depth, host.epoch, len(own), host.pid, host.restarts)

@@ -1,8 +1,8 @@
 """What stands between the event loop and a device: the two protocols that let a device live elsewhere.
 
-`umd_grpc.server.host` keeps a device on a thread of this process. Another implementation may keep it in a process of
-its own and speak over a socket; then `Setup`, `Transfer` and every argument below travel, and all of them can be
-pickled. Who the client is, what it may open and how many bytes it may have under way is decided on the event loop.
+`umd_grpc.server.host` keeps a device on a thread of this process, `umd_grpc.server.worker` in a process of its own:
+there every argument below travels. Who the client is, what it may open and how many bytes it may have under way is
+decided on the event loop.
 """
 
 from __future__ import annotations
@@ -42,6 +42,15 @@ class Setup:
 
 class Meter(Protocol):
     """Where a session's use of its device is counted. Callable from any thread."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit that may be reached."""
+        ...
+
+    def count(self, memory: int = 0, ops: int = 0) -> None:
+        """Counts what has been used already, whatever the limits: bytes of device memory, and submissions."""
+        ...
 
     def take_memory(self, size: int) -> None:
         """Counts bytes of device memory.
@@ -83,7 +92,23 @@ class Outlet:
         wake: Callable[[float], None],
     ) -> None:
         self._send, self.reached, self.stop, self.wake = send, reached, stop, wake
-        self.emitted = self.taken = 0
+        self.emitted = self._taken = 0
+        self._when_taken: Callable[[int], None] | None = None
+
+    @property
+    def taken(self) -> int:
+        """Bytes of responses that the stream has accepted."""
+        return self._taken
+
+    @taken.setter
+    def taken(self, taken: int) -> None:
+        self._taken = taken
+        if self._when_taken is not None:
+            self._when_taken(taken)
+
+    def when_taken(self, call: Callable[[int], None] | None) -> None:
+        """Has a session that is elsewhere told how many bytes were taken, whenever that changes."""
+        self._when_taken = call
 
     def send(self, response: bytes, consumed: int) -> None:
         """Sends a response; `consumed` bytes of requests are done with."""
@@ -137,6 +162,10 @@ class SessionPort(Protocol):
         """
         ...
 
+    async def copy_chunk(self, transfer: int, offset: int, target: memoryview) -> None:
+        """Fills `target` with bytes of a transfer from `offset` on; raises what `read_chunk` raises."""
+        ...
+
     def taken(self, transfer: int) -> None:
         """Notes that all bytes of a transfer from the device were sent: it is over."""
         ...
@@ -158,11 +187,15 @@ class DevicePort(Protocol):
         caps: what it can do.
         epoch: changes when everything on the device was lost; every session of the old one has been stopped with
             DeviceLostError by then.
+        pid: of its own process, 0 when it has none.
+        restarts: how often that was started again.
     """
 
     name: str
     caps: Caps
     epoch: int
+    pid: int
+    restarts: int
 
     @property
     def depth(self) -> int:

@@ -61,6 +61,7 @@ class RuntimeService:
         self._count = 0
         self._draining = False
         self._described: dict[frozenset[str] | None, bytes] = {}
+        self._epochs: list[int] = []
         self._flags = frozenset(("weights",)) if weights is not None else frozenset[str]()
         self._bulk = Bulk(limits, report, self._by_bulk_token, weights)
         self._shared = SharedMemory(shared or SharedMemorySettings(), limits, report, self._by_token.get)
@@ -99,7 +100,10 @@ class RuntimeService:
 
     async def describe(self, raw: bytes, context: Any) -> bytes:
         """Says what the server and those of its devices that the caller may use can do."""
-        allowed = CALLER.get().devices
+        allowed, epochs = CALLER.get().devices, [host.epoch for host in self._hosts.values()]
+        if epochs != self._epochs:
+            self._described.clear()
+            self._epochs = epochs
         if allowed not in self._described:
             hosts = {name: host for name, host in self._hosts.items() if allowed is None or name in allowed}
             message = _describe(hosts, self._limits, self._version, self._flags)

@@ -89,6 +89,7 @@ class Session:
                 continue
             if self._repeat(item):
                 self._inbox.popleft()
+                self._next = None  # it may have been read already, and have waited for a transfer
                 if self._host.turn_is_over(self._lane, start):
                     self._host.post(self.run, self._lane)
                     break

@@ -48,6 +48,14 @@ class SharedMemorySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Which devices have processes of their own: "auto", "on" or "off"; and the longest pause before a new one."""
+
+    use: str = FIELDS["workers.use"].default
+    pause: float = FIELDS["workers.pause"].default
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How a server is set up.
 
@@ -62,6 +70,7 @@ class Settings:
         quota: of an identity whose token says nothing.
         weights: those that are kept for clients.
         shared_memory: what clients on the same host may share.
+        workers: which devices have processes of their own.
         state_dir: the folder of the server's own files; "" for the usual one.
         advertise: host, or host:port, by which clients reach the server; "" for what it listens on.
         unix_mode: permissions of unix sockets.
@@ -80,6 +89,7 @@ class Settings:
     quota: Quota = field(default=Quota())
     weights: WeightsSettings = field(default=WeightsSettings())
     shared_memory: SharedMemorySettings = field(default=SharedMemorySettings())
+    workers: WorkerSettings = field(default=WorkerSettings())
     state_dir: str = ""
     advertise: str = ""
     unix_mode: int = FIELDS["unix_mode"].default
@@ -102,6 +112,7 @@ class Settings:
             quota=Quota(**_table(v, "quota", Quota)),
             weights=WeightsSettings(**_table(v, "weights", WeightsSettings)),
             shared_memory=SharedMemorySettings(**_table(v, "shared_memory", SharedMemorySettings)),
+            workers=WorkerSettings(**_table(v, "workers", WorkerSettings)),
             state_dir=v["state_dir"],
             advertise=v["advertise"],
             unix_mode=v["unix_mode"],

@@ -7,6 +7,7 @@ likes into it, at any time, and harms its own data at most.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import secrets
 import socket
@@ -15,20 +16,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-import numpy as np
-
 from umd_core.errors import UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.limits import Limits
 from umd_grpc.messages.region import HELLO, PACKET, WRITE, Move, encode_reply
-from umd_grpc.server.bulk import error_message, given, read_chunk
-from umd_grpc.server.inflow import Inflow
+from umd_grpc.server.bulk import error_message, given
+from umd_grpc.server.inflow import Inflow, Line
 from umd_grpc.server.live import TOKEN_SIZE, LiveSession
 from umd_grpc.server.region import Region, supported
 from umd_grpc.server.report import Report
 from umd_grpc.server.settings import SharedMemorySettings
 from umd_grpc.server.transfer import Carrier, Transfer
-from umd_grpc.server.weights import in_thread
 
 _CREDENTIALS = struct.Struct("iII")
 _HELLO_SECONDS, _BACKLOG, _CONNECTIONS = 5.0, 64, 4096
@@ -114,7 +112,7 @@ class SharedMemory:
                 try:
                     socket.send_fds(connection, [HELLO], [region.descriptor])
                     region.close_descriptor()
-                    await Mover(session, region, self._limits, self._report).serve(connection)
+                    await Mover(connection, session, region, self._limits, self._report).serve()
                 finally:
                     region.close()
             finally:
@@ -125,78 +123,107 @@ class _Held(NamedTuple):
     transfer: Transfer
     carrier: Carrier
     inflow: Inflow
+    reads: Line
+
+    async def settle(self) -> None:
+        with suppress(UmdError):  # the request that met it was told
+            await self.inflow.settle()
+        with suppress(UmdError):
+            await self.reads.settle()
 
 
 class Mover:
     """Moves the bytes of one session's transfers between its region and its device."""
 
-    def __init__(self, session: LiveSession, region: Region, limits: Limits, report: Report) -> None:
-        self._session, self._region, self._limits, self._report = session, region, limits, report
+    def __init__(
+        self, connection: socket.socket, session: LiveSession, region: Region, limits: Limits, report: Report
+    ) -> None:
+        self._connection, self._session, self._region = connection, session, region
+        self._limits, self._report = limits, report
         self._held: _Held | None = None
 
-    async def serve(self, connection: socket.socket) -> None:
-        """Answers requests until the other side is gone."""
+    async def serve(self) -> None:
+        """Answers requests until the other side is gone.
+
+        Raises:
+            OSError: it is, or it takes no answers.
+        """
         loop = asyncio.get_running_loop()
         try:
-            while packet := await loop.sock_recv(connection, PACKET):
-                await loop.sock_sendall(connection, await self._answer(packet))
+            while packet := await loop.sock_recv(self._connection, PACKET):
+                try:
+                    await self._begin(Move.decode(packet))
+                except UmdError as error:
+                    done = self._held.transfer.done if self._held else 0
+                    await self._release()
+                    self._connection.send(encode_reply(done, error_message(error)))
         finally:
             await self._release()
 
-    async def _answer(self, packet: bytes) -> bytes:
-        try:
-            move = Move.decode(packet)
-            held = await self._take(move)
-            if held.carrier.ended is not None:
-                raise held.carrier.ended
-            writes, size = move.kind == WRITE, held.transfer.size
-            held.transfer.check_direction(writes=writes)
-            move.check(self._region.size, held.transfer.done if writes else move.offset, size)
-            await (self._write if writes else self._read)(move, held)
-        except UmdError as error:
-            done = self._held.transfer.done if self._held else 0
-            await self._release()
-            return encode_reply(done, error_message(error))
+    async def _begin(self, move: Move) -> None:
+        """Begins what a request asks for; it is answered when that is done."""
+        held = await self._take(move)
+        if held.carrier.ended is not None:
+            raise held.carrier.ended
+        writes = move.kind == WRITE
+        held.transfer.check_direction(writes=writes)
+        move.check(self._region.size, held.inflow.expected if writes else move.offset, held.transfer.size)
+        step = await (self._write if writes else self._read)(move, held)
+        step.add_done_callback(functools.partial(self._ended, move, held))
+
+    def _ended(self, move: Move, held: _Held, step: asyncio.Task[None]) -> None:
+        """Answers a request."""
+        error = None if step.cancelled() else step.exception()
         done = move.offset + move.size
-        if done == size:
-            await self._release()
-        return encode_reply(done)
+        if done == held.transfer.size and self._held is held:
+            self._held = None
+            self._session.transfers.release(held.transfer.id, held.carrier)
+        with suppress(OSError):  # it is gone, and `serve` will see it
+            if isinstance(error, UmdError):
+                self._connection.send(encode_reply(held.transfer.done, error_message(error)))
+            elif error is None and not step.cancelled():
+                self._connection.send(encode_reply(done))
+            else:
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     async def _take(self, move: Move) -> _Held:
         if self._held is None or self._held.transfer.id != move.transfer:
             await self._release()
             transfers, stall = self._session.transfers, self._limits.stall_seconds
             transfer, carrier = await transfers.take(move.transfer, stall, writes=move.kind == WRITE)
-            self._held = _Held(transfer, carrier, Inflow(self._session, transfer))
+            self._held = _Held(transfer, carrier, Inflow(self._session, transfer), Line())
         return self._held
 
     async def _release(self) -> None:
         held, self._held = self._held, None
         if held is not None:
             try:
-                with suppress(UmdError):  # the request that met it was told
-                    await held.inflow.settle()
+                await held.settle()
             finally:
                 self._session.transfers.release(held.transfer.id, held.carrier)
 
-    async def _write(self, move: Move, held: _Held) -> None:
+    async def _write(self, move: Move, held: _Held) -> asyncio.Task[None]:
         staged = self._region.data[move.place : move.place + move.size].data
         # What is hashed and what is written must be the same, so bytes that are kept are copied before.
         data = memoryview(bytes(staged)) if move.transfer in self._session.transfers.keepers else staged
         self._report.bytes_in += move.size
-        await held.inflow.put(data)
-        await held.inflow.settle()
+        return await held.inflow.put(data)
 
-    async def _read(self, move: Move, held: _Held) -> None:
-        offset, end = move.offset, move.offset + move.size
-        while offset < end:
-            data = await read_chunk(self._session, held.transfer, held.carrier, offset, end - offset)
-            place = move.place + offset - move.offset
-            await in_thread(np.copyto, self._region.data[place : place + len(data)], np.frombuffer(data, np.uint8))
-            offset += len(data)
+    async def _read(self, move: Move, held: _Held) -> asyncio.Task[None]:
         self._report.bytes_out += move.size
-        if end == held.transfer.size:
-            given(self._session, held.transfer)
+        return await held.reads.add(self._copy(move, held.transfer))
+
+    async def _copy(self, move: Move, transfer: Transfer) -> None:
+        target = self._region.data[move.place : move.place + move.size].data
+        session = self._session
+        session.expect(transfer)
+        try:
+            await session.port.copy_chunk(transfer.id, move.offset, target)
+        except UmdError as error:
+            session.fail(transfer, error)
+            raise
+        if move.offset + move.size == transfer.size:
+            given(session, transfer)
 
 
 def _same_user(connection: socket.socket) -> bool:

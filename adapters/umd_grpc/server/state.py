@@ -9,7 +9,10 @@ from umd_grpc.server.identity import Quota, Usage
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """A device: memory in bytes, of all and in use by sessions; `queue_depth` counts jobs that wait for its thread."""
+    """A device: memory in bytes, of all and in use by sessions; `queue_depth` counts jobs that wait for its thread.
+
+    `worker_pid` is its own process, 0 when it has none, `worker_restarts` how often that was started again.
+    """
 
     name: str
     memory: int
@@ -17,6 +20,8 @@ class DeviceState:
     queue_depth: int
     epoch: int
     sessions: int
+    worker_pid: int
+    worker_restarts: int
 
 
 @dataclass(frozen=True, slots=True)

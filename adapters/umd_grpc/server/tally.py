@@ -19,6 +19,18 @@ class Tally:
         self._account, self._lock = account, threading.Lock()
         self.memory = self.ops = 0
 
+    @property
+    def limited(self) -> bool:
+        """Whether memory or operations of the account have a limit."""
+        return self._account.limited
+
+    def count(self, memory: int = 0, ops: int = 0) -> None:
+        """Counts what has been used already; see `Account.count`."""
+        self._account.count(memory, ops)
+        with self._lock:
+            self.memory += memory
+            self.ops += ops
+
     def take_memory(self, size: int) -> None:
         """Counts bytes of device memory; see `Account.take_memory`."""
         self._account.take_memory(size)

@@ -57,7 +57,7 @@ class Carrier:
         """`yields` says whether it lets another one take over."""
         self.yields = yields
         self.ended: UmdError | None = None
-        self._step: asyncio.Future[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     async def step(self, function: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
         """Returns what a function of the other end returns: it may take for ever, and is given up in `end`.
@@ -67,19 +67,23 @@ class Carrier:
         """
         if self.ended is not None:
             raise self.ended
-        self._step = step = asyncio.ensure_future(function(*arguments))
+        self._task = task = asyncio.current_task()
         try:
-            return await step
+            return await function(*arguments)
         except asyncio.CancelledError:
-            if self.ended is not None:
-                raise self.ended from None
-            raise
+            if self.ended is None or task is None:
+                raise
+            task.uncancel()
+            raise self.ended from None
+        finally:
+            self._task = None
 
     def end(self, error: UmdError) -> None:
         """Takes the transfer away from it."""
-        self.ended = self.ended or error
-        if self._step is not None:
-            self._step.cancel()
+        if self.ended is None:
+            self.ended = error
+            if self._task is not None:
+                self._task.cancel()
 
 
 class Transfers:

@@ -53,20 +53,24 @@ class Counters(_message.Message):
     def __init__(self, ops: _Optional[int] = ..., failures: _Optional[int] = ..., submissions: _Optional[int] = ..., frames: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("name", "memory", "memory_used", "queue_depth", "epoch", "sessions")
+    __slots__ = ("name", "memory", "memory_used", "queue_depth", "epoch", "sessions", "worker_pid", "worker_restarts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_FIELD_NUMBER: _ClassVar[int]
     QUEUE_DEPTH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_PID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_RESTARTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     memory: int
     memory_used: int
     queue_depth: int
     epoch: int
     sessions: int
-    def __init__(self, name: _Optional[str] = ..., memory: _Optional[int] = ..., memory_used: _Optional[int] = ..., queue_depth: _Optional[int] = ..., epoch: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
+    worker_pid: int
+    worker_restarts: int
+    def __init__(self, name: _Optional[str] = ..., memory: _Optional[int] = ..., memory_used: _Optional[int] = ..., queue_depth: _Optional[int] = ..., epoch: _Optional[int] = ..., sessions: _Optional[int] = ..., worker_pid: _Optional[int] = ..., worker_restarts: _Optional[int] = ...) -> None: ...
 
 class Identity(_message.Message):
     __slots__ = ("name", "memory", "memory_quota", "sessions", "sessions_quota", "in_flight", "in_flight_quota", "ops", "ops_per_second_quota")
