@@ -16,6 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from umd_core.registry import open_device
+from umd_onnx.suite import KINDS, cases, outcome
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT, RECORD = ROOT / "docs" / "onnx.md", ROOT / "tests" / "onnx" / "suite.json"
 START, END = "<!-- suite: written by scripts/onnx_docs.py -->", "<!-- end of suite -->"
@@ -30,9 +33,6 @@ HEADINGS = {
 
 def record() -> None:
     """Runs the suite and writes what became of each case; those that ran on the device are only counted."""
-    from umd_core.registry import open_device
-    from umd_onnx.suite import KINDS, cases, outcome
-
     families: dict[str, Counter[str]] = {}
     ordinary: Counter[str] = Counter()
     others: dict[str, str] = {}

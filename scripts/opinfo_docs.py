@@ -1,4 +1,4 @@
-"""Writes the counts of torch's op_db into docs/pytorch.md, from what `python -m tests.torch.opinfo.record --write` found.
+"""Writes the counts of torch's op_db into docs/pytorch.md, from what tests/torch/opinfo/record.py found.
 
 python scripts/opinfo_docs.py            exit 1 when the document differs
 python scripts/opinfo_docs.py --write    write it

@@ -85,7 +85,8 @@ def test_the_defaults_are_the_settings() -> None:
 
 def test_each_field_is_used() -> None:
     """A value other than the default makes other settings."""
-    other: dict[str, Any] = {"devices": ("sim:1",), "listen": ("127.0.0.1:1",), "unix_mode": 0o660, "tls.cert": "c"}
+    other: dict[str, Any] = {"devices": ("sim:1",), "listen": ("127.0.0.1:1",), "unix_mode": 0o660, "tls.cert": "c",
+                             "workers.use": "on"}  # fmt: skip
     for key, field in FIELDS.items():
         kind = field.kind.name
         value = (

@@ -1,4 +1,4 @@
-"""After a fork: a child is told when it uses what its parent opened, works with what it opens itself, and never hangs."""
+"""After a fork: a child is told when it uses what it cannot, works where it can, and never hangs."""
 
 from __future__ import annotations
 
@@ -9,82 +9,112 @@ from typing import Any
 import pytest
 
 COMMON = """
-import os, sys
+import gc, multiprocessing, os, sys, threading
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset
+from umd_core.errors import DeviceLostError, UnsupportedError
 from umd_grpc.client import Client
 from umd_grpc.client.remote import RemoteDevice
 
 address = sys.argv[1]
-device, client = RemoteDevice(address), Client(address)
+"""
+DATA = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+options = {"batch_size": 2, "num_workers": 2, "multiprocessing_context": "fork", "timeout": 30}
+
+
+class Data(Dataset):
+    # Rows that come from something, made of it when a row is first needed.
+    def __init__(self, made):
+        self.made, self.use = made, None
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.use = self.use or self.made()
+        return torch.tensor(self.use(index))
+
+
+def own():
+    device = RemoteDevice(address)
+    return lambda index: device.tensor(np.arange(4.0) + index).numpy()
+"""
+CHILDREN = """
+devices = [RemoteDevice(address) for _ in range(3)]
+device, client = devices[0], Client(address)
 held = device.tensor(np.arange(4.0))
 held.numpy()
 client.describe()
-"""
-CHILDREN = """
-for number in range(10):
-    child = os.fork()
-    if not child:
-        own = RemoteDevice(address)
-        well = own.tensor(np.arange(3.0)).numpy().tolist() == [0, 1, 2]
-        own.close()
-        with Client(address) as again:
-            well = well and len(again.describe().devices) == 1
-        os._exit(7 if well else 3)
-    _, state = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(state) == 7, state
+
+
+def child():
+    global device, devices, held, client
+    for use, kind in (
+        (held.numpy, DeviceLostError),
+        (lambda: device.allocate(4), DeviceLostError),
+        (client.describe, DeviceLostError),
+        (lambda: RemoteDevice(address), UnsupportedError),
+        (lambda: Client(address), UnsupportedError),
+    ):
+        try:
+            use()
+        except kind as error:
+            assert "spawn" in str(error), error
+        else:
+            os._exit(3)
+    device.close()
+    client.close()
+    use = device = devices = held = client = None
+    gc.collect()
+
+
+over = threading.Event()
+
+
+def work():
+    while not over.is_set():
+        devices[1].tensor(np.arange(3.0)).numpy()
+
+
+thread = threading.Thread(target=work)
+thread.start()
+for number in range(15):
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0, process.exitcode
     assert held.numpy().tolist() == [0, 1, 2, 3]
+over.set()
+thread.join(30)
+for each in (*devices, client):
+    each.close()
+print("well")
 """
 LOADERS = """
-class Opened(Dataset):
-    # What the parent opened, for the client or the device.
-    def __init__(self, use):
-        self.use = use
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.tensor(self.use()[0] + index)
-
-
-class Own(Dataset):
-    # What each worker opens when it first needs it.
-    device = None
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        if self.device is None:
-            self.device = RemoteDevice(address)
-        return torch.tensor(self.device.tensor(np.arange(4.0) + index).numpy())
-
-
-options = {"batch_size": 2, "num_workers": 2, "multiprocessing_context": "fork", "timeout": 30}
-uses = (held.numpy, lambda: device.tensor(np.arange(4.0)).numpy(), lambda: [len(client.describe().devices)])
-for use in uses:
+found = torch.cat(list(DataLoader(Data(own), **options)))  # nothing was open when they were forked
+assert found[:, 0].tolist() == list(range(8)), found
+device, client = RemoteDevice(address), Client(address)
+held = device.tensor(np.arange(4.0))
+assert held.numpy().tolist() == [0, 1, 2, 3]
+for made in (own, lambda: lambda index: held.numpy(), lambda: lambda index: client.describe()):
     try:
-        list(DataLoader(Opened(use), **options))
+        list(DataLoader(Data(made), **options))
     except Exception as error:
-        assert "open it again" in str(error), error
+        assert "spawn" in str(error), error
     else:
         raise AssertionError("nobody was told")
-found = torch.cat(list(DataLoader(Own(), **options)))
-assert found[:, 0].tolist() == list(range(8)), found
 assert held.numpy().tolist() == [0, 1, 2, 3]
-"""
-END = """
 device.close()
 client.close()
 print("well")
 """
 
 
-@pytest.mark.parametrize("script", [CHILDREN, LOADERS], ids=["children", "loaders"])
+@pytest.mark.parametrize("script", [CHILDREN, DATA + LOADERS], ids=["children", "loaders"])
 def test_forked_children_finish_or_raise(server: Any, script: str) -> None:
     """Children made by fork, and the workers of a DataLoader, which PyTorch forks."""
-    command = [sys.executable, "-W", "ignore", "-c", COMMON + script + END, server.address]
+    command = [sys.executable, "-W", "ignore", "-c", COMMON + script, server.address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.stdout.strip(), done.returncode) == ("well", 0), done.stderr

@@ -463,7 +463,7 @@ if not child:
         try:
             use()
         except DeviceLostError as error:
-            assert "open it again" in str(error), error
+            assert "spawn" in str(error), error
         else:
             os._exit(3)
     os._exit(7)

@@ -18,9 +18,10 @@ from umd_grpc.server.translator import REQUEST_LIMIT, REQUESTS_LIMIT
 TEXT = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
 
 
-def test_its_block_runs(server: Any) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-    code = block.replace("127.0.0.1:50051", server.address)
+def test_its_blocks_run(server: Any) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    code = "\n".join(blocks).replace("127.0.0.1:50051", server.address)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -88,8 +88,8 @@ def _needs(buffer: CommandBuffer | None, memory: int) -> dict[str, Any]:
 
 def _render(found: dict[str, Any]) -> Iterable[RenderableType]:
     plain = {name: value for name, value in found.items() if not isinstance(value, dict)}
-    joined = {
-        name: ", ".join(f"{key} {value}" for key, value in found[name].items())
+    joined: dict[str, str] = {
+        str(name): ", ".join(f"{key} {value}" for key, value in found[name].items())
         for name in ("inputs", "outputs", "for", "memory")
         if name in found
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +40,8 @@ def run(
     """Run a model file with new inputs, without the framework that it is from. Exits with 1 if a comparison differs."""
     if compare and (compare not in PEERS or not is_onnx(file)):
         raise typer.BadParameter(f"--compare {compare}: ONNX models are compared, with {', '.join(PEERS)}")
+    if compare and importlib.util.find_spec(compare) is None:
+        raise typer.BadParameter(f"--compare {compare}: it is not installed: pip install {compare}")
     clock = Clock()
     model = opened_model(file, device, shapes(shape or []), sizes(dim or []))
     try:
@@ -88,7 +91,7 @@ def _compared(
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    values: list[Any] = session.run(None, dict(arrays))
+    values: Sequence[Any] = session.run(None, dict(arrays))
     wanted = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
     return {
         "with": "onnxruntime, one thread",
@@ -115,7 +118,7 @@ def _difference(result: Any, wanted: Any, rtol: float, atol: float) -> dict[str,
 
 
 def _write(results: Mapping[str, Any], folder: Path) -> None:
-    """Writes results; their names are the model's, so what is no letter, digit, dot or dash does not get into a path."""
+    """Writes results. Their names are the model's: what is no letter, digit, dot or dash does not get into a path."""
     import numpy as np
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from umd_grpc.addresses import is_local, split_host
 from umd_grpc.client import joined
 from umd_grpc.client.address import split_address
 from umd_grpc.client.errors import call_error
+from umd_grpc.client.forks import check_opening
 from umd_grpc.files import read_limited
 
 CA, CERTIFICATE, KEY, TOKEN = "UMD_TLS_CA", "UMD_TLS_CERT", "UMD_TLS_KEY", "UMD_TOKEN"
@@ -194,6 +195,7 @@ def join(access: Access, timeout: float = SECONDS) -> Access:
     if not access.token.startswith(_ONE_TIME):
         joined.keep(access.target, joined.Joined(access.fingerprint, access.token))
         return access
+    check_opening(access.target)
     if access.secure:
         credentials, options = access.credentials()
         channel = grpc.secure_channel(access.target, credentials, options=options)

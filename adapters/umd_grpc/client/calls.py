@@ -14,7 +14,8 @@ from umd_core.errors import UmdError
 from umd_core.ir import Graph
 from umd_grpc._pb.umd import admin_pb2, graph_pb2, runtime_pb2, translator_pb2
 from umd_grpc.client.access import Access, reach
-from umd_grpc.client.channel import Process, call_error, open_aio_channel, open_channel
+from umd_grpc.client.channel import call_error, open_aio_channel, open_channel
+from umd_grpc.client.forks import Process, keep
 from umd_grpc.client.requests import (
     Encoder,
     ProgramReader,
@@ -76,6 +77,7 @@ class Client:
         self.channel = open_channel(access)
         self._process, self._encoder = Process(), Encoder()
         self._calls = _Calls(self.channel)
+        keep(self)
 
     def __enter__(self) -> Self:
         return self
@@ -86,8 +88,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the channel and every call on it."""
-        self.channel.close()
+        """Ends the channel and every call on it. In a child made by fork it does nothing."""
+        if self._process.here:
+            self.channel.close()
+
+    def after_fork(self) -> None:
+        """Needs nothing in a child; see `forks`."""
 
     def translate(
         self,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any, TypeVar, cast
 
 import grpc
 
-from umd_core.errors import DeviceLostError
 from umd_grpc.client.access import Access
 from umd_grpc.client.errors import MESSAGE_LIMIT, call_error
+from umd_grpc.client.forks import check_opening
 from umd_grpc.telemetry import traced
 
-__all__ = ["MESSAGE_LIMIT", "Process", "call_error", "open_aio_channel", "open_channel", "options"]
+__all__ = ["MESSAGE_LIMIT", "call_error", "open_aio_channel", "open_channel", "options"]
 
 Channel = TypeVar("Channel", grpc.Channel, grpc.aio.Channel)
 
@@ -61,6 +60,7 @@ def open_channel(access: Access, *, own_connection: bool = False) -> grpc.Channe
     Raises:
         UmdError: see `Access.credentials`.
     """
+    check_opening(access.target)
     given = options(own_connection=own_connection)
     if access.secure:
         credentials, more = access.credentials()
@@ -70,6 +70,7 @@ def open_channel(access: Access, *, own_connection: bool = False) -> grpc.Channe
 
 def open_aio_channel(access: Access) -> grpc.aio.Channel:
     """Returns a channel for asyncio; see `open_channel`. A pinned certificate is fetched before it returns."""
+    check_opening(access.target)
     given = options()
     if access.secure:
         credentials, more = access.credentials()
@@ -128,19 +129,3 @@ class _CarryingMethod:
 
 
 _METHODS = frozenset({"unary_unary", "unary_stream", "stream_unary", "stream_stream"})
-
-
-class Process:
-    """The process that a connection belongs to. gRPC's connections do not survive a fork."""
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-
-    def check(self, what: str) -> None:
-        """Checks that this is still the same process.
-
-        Raises:
-            DeviceLostError: it is a child made by fork.
-        """
-        if os.getpid() != self._pid:
-            raise DeviceLostError(what, f"it was opened by process {self._pid}: open it again in this one")

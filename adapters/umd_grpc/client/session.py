@@ -16,7 +16,8 @@ from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.access import Access
 from umd_grpc.client.bulk import Bulk
 from umd_grpc.client.calls import Client
-from umd_grpc.client.channel import Process, open_channel
+from umd_grpc.client.channel import open_channel
+from umd_grpc.client.forks import Process, keep
 from umd_grpc.client.link import Link, Reply
 from umd_grpc.client.outbox import HandleMaker, Outbox
 from umd_grpc.client.program import RemoteProgram
@@ -63,6 +64,7 @@ class RemoteSession:
         self.outbox = Outbox()
         self.round_trips = self._bytes_sent = 0
         self._process = Process()
+        keep(self)
         self._buffers, self._others = HandleMaker(), HandleMaker()
         self._dropped_buffers: deque[Buffer] = deque()
         self._dropped_fences: deque[int] = deque()
@@ -102,8 +104,12 @@ class RemoteSession:
         command.device, command.protocol, command.client = self.description.name, PROTOCOL, "umd_grpc"
         command.lease_seconds, command.priority, command.resume = self._lease, self._priority, self._resume
 
+    def after_fork(self) -> None:
+        """Frees the lock in a child: whoever holds it there is not there."""
+        self.lock = threading.RLock()
+
     def __del__(self) -> None:
-        if hasattr(self, "link") and self.link.lost is None:
+        if hasattr(self, "link") and self.link.lost is None and self._process.here:
             if self._lease:
                 self.link.say_last(self._closing())
             else:
@@ -115,7 +121,9 @@ class RemoteSession:
         return self.outbox.take()
 
     def close(self) -> None:
-        """Ends the session: the server frees everything that it made."""
+        """Ends the session: the server frees everything that it made. In a child made by fork it does nothing."""
+        if not self._process.here:
+            return
         with self.lock:
             if self._resumable:
                 with suppress(UmdError):

@@ -37,6 +37,10 @@ class QueuedDevice(SequentialDevice):
         self._draining = self._woken = False
         self._lost = ""
 
+    @property
+    def lost(self) -> str:
+        return self._lost
+
     # submissions
 
     def fence(self) -> Fence:

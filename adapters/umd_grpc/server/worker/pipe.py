@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 Message = tuple[dict[str, Any], bytes]
+HEADER_LIMIT, PAYLOAD_LIMIT = 64 << 20, 1 << 34
 _LENGTHS = struct.Struct("<IQ")
 _BUFFER, _SOCKET_BUFFER = 1 << 16, 4 << 20
 _DIRECTLY = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -93,9 +94,11 @@ class Pipe:
             if len(lengths) < _LENGTHS.size:
                 return None
             text_size, size = _LENGTHS.unpack(lengths)
+            if text_size > HEADER_LIMIT or size > PAYLOAD_LIMIT:
+                return None
             text, payload = self._file.read(text_size), self._file.read(size) if size else b""
             header = json.loads(text)
-        except (OSError, ValueError):
+        except (OSError, ValueError, MemoryError, RecursionError):
             return None
         return (header, payload) if len(payload) == size and isinstance(header, dict) else None
 

@@ -155,6 +155,8 @@ class WorkerPort:
                 "after": self.epoch,
             }
         )
+        if self._closing.is_set():  # `close` may have seen no process
+            launched.pipe.send({"do": "end"})
         message = launched.pipe.receive()
         error = self._begin(message[0]) if message is not None else None
         opened = self._open
@@ -173,11 +175,15 @@ class WorkerPort:
 
     def _begin(self, header: Plain) -> UmdError | None:
         """Takes the first message in: the device is open, or cannot be opened."""
-        if header["do"] != "ready":
-            return read_plain_error(header["error"])
         again = bool(self.epoch)
+        try:
+            if header["do"] != "ready":
+                return read_plain_error(header["error"])
+            caps, epoch = read_caps(header["caps"]), int(header["epoch"])
+        except (KeyError, TypeError, ValueError) as error:
+            return InternalError(f"its worker said something that makes no sense: {type(error).__name__}")
         with self._lock:
-            self.caps, self.epoch, self._open = read_caps(header["caps"]), header["epoch"], True
+            self.caps, self.epoch, self._open = caps, epoch, True
         if again:
             self.restarts += 1
             log("worker_restarted", device=self.name, pid=self.pid, epoch=self.epoch)

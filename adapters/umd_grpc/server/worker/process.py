@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import resource
 import signal
 import socket
 import sys
@@ -123,10 +124,20 @@ class Worker:
         return payload
 
 
+def _leave_no_core() -> None:
+    """Has no core written of this process: that takes long, and its clients would hear of its end only afterwards.
+
+    A limit of 1 byte is no core in a file, and none for a program that collects them either (core(5)).
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (0 if hard == 0 else 1, hard))
+
+
 def main(arguments: Sequence[str]) -> NoReturn:
     """Serves what comes over the socket whose descriptor is given."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they are meant for the server, which drains and then says "end"
         signal.signal(number, signal.SIG_IGN)
+    _leave_no_core()
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
     sys.setswitchinterval(SWITCH_SECONDS)
     Worker(Pipe(socket.socket(fileno=int(arguments[0])))).run()
