@@ -22,6 +22,7 @@ _WAYS = {
     "compiled": "through `torch.compile`",
     "eager": "on the eager device",
     "layers": "`module_db`, traced and lowered alone",
+    "optimizers": "`optim_db`, three compiled steps",
 }
 
 

@@ -42,6 +42,10 @@ def _to_bool(value: Any) -> bool:
     return bool(value)
 
 
+def _to_string(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def _to_number(value: Any) -> int | float:
     if isinstance(value, str):
         text = value.strip().lower()
@@ -74,11 +78,11 @@ _COERCE: dict[str, Callable[[Any], Any]] = {
     "float": float,
     "number": _to_number,
     "bool": _to_bool,
-    "string": lambda value: value.decode() if isinstance(value, bytes) else str(value),
+    "string": _to_string,
     "dtype": to_dtype,
     "ints": lambda value: tuple(_to_int(v) for v in _items(value)),
     "floats": lambda value: tuple(float(v) for v in _items(value)),
-    "strings": lambda value: tuple(str(v) for v in ([value] if isinstance(value, str) else value)),
+    "strings": lambda value: tuple(map(_to_string, [value] if isinstance(value, (str, bytes)) else value)),
     "tensor": _to_tensor,
 }
 

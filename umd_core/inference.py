@@ -23,19 +23,18 @@ def infer(graph: Graph) -> dict[str, TensorDesc]:
     Raises:
         UmdError: an op refuses its inputs.
     """
-    descs = _known(graph)
+    descs = known(graph)
     for node in graph.nodes:
-        _define(descs, node, _call(graph, descs, node))
+        define(graph, descs, node)
     return descs
 
 
 def costs(graph: Graph) -> list[tuple[Node, Cost]]:
     """Returns each node with its cost, in program order."""
-    descs = _known(graph)
+    descs = known(graph)
     result = []
     for node in graph.nodes:
-        call = _call(graph, descs, node)
-        _define(descs, node, call)
+        call = define(graph, descs, node)
         result.append((node, Cost(*call.template.cost(call))))
     return result
 
@@ -46,21 +45,25 @@ def total_cost(graph: Graph) -> Cost:
     return Cost(sum(c.flops for c in each), sum(c.bytes for c in each))
 
 
-def _known(graph: Graph) -> dict[str, TensorDesc]:
+def known(graph: Graph) -> dict[str, TensorDesc]:
+    """Returns the descriptions of a graph's inputs and constants by name."""
     constants = {name: TensorDesc(value.dtype, value.shape) for name, value in graph.constants.items()}
     return {**constants, **graph.inputs}
 
 
-def _call(graph: Graph, descs: dict[str, TensorDesc], node: Node) -> Call:
+def define(graph: Graph, descs: dict[str, TensorDesc], node: Node) -> Call:
+    """Adds the descriptions of a node's outputs to those of what it reads; returns its call.
+
+    Raises:
+        UmdError: the op refuses its inputs.
+    """
     for name in node.inputs:
         if name and name not in descs:
             raise UndefinedValueError(node.op, name)
     inputs = [descs[name] if name else None for name in node.inputs]
     values = [graph.constants.get(name) for name in node.inputs]
-    return op_template(node.op).call(inputs, node.attributes, values, [bool(name) for name in node.outputs])
-
-
-def _define(descs: dict[str, TensorDesc], node: Node, call: Call) -> None:
+    call = op_template(node.op).call(inputs, node.attributes, values, [bool(name) for name in node.outputs])
     for name, desc in zip(node.outputs, call.outputs, strict=False):
         if name:
             descs[name] = desc
+    return call

@@ -183,13 +183,16 @@ class Output:
 class Graph:
     """Ops on named values, in program order.
 
+    Attributes:
+        fuses: whether elementwise launches that follow each other become one when it is translated.
+
     Example:
         >>> g = Graph()
         >>> x = g.input("x", TensorDesc("f32", (2, 3)))
         >>> g.output(g.add("Relu", [x]))
     """
 
-    __slots__ = ("_serial", "constants", "inputs", "name", "nodes", "outputs")
+    __slots__ = ("_serial", "constants", "fuses", "inputs", "name", "nodes", "outputs")
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -197,6 +200,7 @@ class Graph:
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
         self.outputs: list[Output] = []
+        self.fuses = False
         self._serial = 0
 
     def _fresh(self, prefix: str) -> str:

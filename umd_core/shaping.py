@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from umd_core.dtypes import DType, float32, float64
+from umd_core.dtypes import DType, bool_, float32, float64, int64
 from umd_core.ir import contiguous_strides
 from umd_core.recorder import Recorder
 from umd_core.views import View
@@ -45,6 +46,34 @@ def settle(recorder: Recorder, written: View, out: View) -> View:
     if written.buffer != out.buffer:
         recorder.copy(View(written.buffer, written.dtype, out.shape, contiguous_strides(out.shape)), out)
     return out
+
+
+def take(recorder: Recorder, x: View, axis: int, index: View, out: View) -> View:
+    """Records out[.., i, ..] = x[.., index[i], ..] along an axis; `index` has one axis. Returns `out`."""
+    strides = (*x.strides[:axis], 0, *x.strides[axis + 1 :], x.strides[axis])
+    source = View(x.buffer, x.dtype, (*out.shape, x.shape[axis]), strides, x.offset)
+    lead, rest = (0,) * axis, (0,) * (out.rank - axis - 1)
+    places = View(index.buffer, index.dtype, out.shape, (*lead, index.strides[0], *rest), index.offset)
+    return recorder.gather(source, places, out, x.shape[axis])
+
+
+def flat_index(recorder: Recorder, index: View, extents: Sequence[int]) -> View:
+    """Returns the row-major position that each index tuple names, beyond the last one where one is out of range."""
+    parts = [index.slice(index.rank - 1, at, 1).squeeze(index.rank - 1) for at in range(len(extents))]
+    if len(parts) == 1:
+        return parts[0]
+    shape = index.shape[:-1]
+    place, valid = recorder.fill(recorder.new(int64, shape), 0), recorder.fill(recorder.new(bool_, shape), True)
+    truth = recorder.new(bool_, shape)
+    for part, extent in zip(parts, extents, strict=True):
+        size, zero = recorder.scalar(extent, int64), recorder.scalar(0, int64)
+        k = recorder.copy(part, recorder.new(int64, shape))
+        moved = recorder.expression("add", (k, size), recorder.new(int64, shape))
+        recorder.expression("select", (recorder.expression("lt", (k, zero), truth), moved, k), k)
+        for name, edge in (("ge", zero), ("lt", size)):
+            recorder.expression("and", (valid, recorder.expression(name, (k, edge), truth)), valid)
+        recorder.expression("multiply_add", (place, size, k), place)
+    return recorder.expression("select", (valid, place, recorder.scalar(math.prod(extents), int64)), place)
 
 
 def accumulator(dtype: DType) -> DType:

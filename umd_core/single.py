@@ -14,7 +14,7 @@ from umd_core.ir import TensorDesc
 from umd_core.ops import op_template
 from umd_core.recipes import Recipe, Recipes
 from umd_core.recorder import Launch
-from umd_core.views import View
+from umd_core.views import View, is_dense
 
 
 def translate_single(
@@ -44,12 +44,14 @@ def translate_single(
 
 
 def _output_slots(recipe: Recipe, first: int, count: int) -> dict[int, int] | None:
-    """Returns the slot of each new buffer when these are just the outputs, each in one of its own."""
+    """Returns the slot of each new buffer when these are just the outputs, each in one of its own, row-major."""
     if len(recipe.steps) != 1 or recipe.constants or len(recipe.sizes) != count:
         return None
     slots = {}
     for slot, view in enumerate(recipe.outputs[:count], first):
-        if view is None or view.offset or view.buffer not in recipe.sizes:
+        if view is None or view.offset or view.buffer not in recipe.sizes or not is_dense(view):
+            return None
+        if recipe.sizes[view.buffer] != view.size * view.dtype.size:
             return None
         slots[view.buffer] = slot
     return slots if len(slots) == count else None

@@ -289,6 +289,28 @@ def broadcast_shape(call: Call) -> tuple[Shape]:
     return (result,)
 
 
+def matrix_product(call: Call, left: int, right: int) -> Shape:
+    """Returns the shape of a product of two inputs as NumPy's matmul defines it: leading axes broadcast.
+
+    Raises:
+        ShapeError: they do not fit.
+    """
+    a, b = call.desc(left).shape, call.desc(right).shape
+    first, second = (call.template.input_spec(index).name for index in (left, right))
+    for name, shape in ((first, a), (second, b)):
+        if not shape:
+            raise call.error("is 0-d; one axis or more would be right", input=name)
+    depth = b[-2:][0]
+    if a[-1] != depth:
+        columns = f"input {first!r} has {a[-1]} columns (shapes {list(a)} and {list(b)})"
+        raise call.error(f"has {depth} rows, but {columns}", input=second)
+    batch = broadcast(a[:-2], b[:-2])
+    if batch is None:
+        detail = f"leading axes {list(b[:-2])} do not broadcast with input {first!r}, {list(a[:-2])}"
+        raise call.error(detail, input=second)
+    return batch + (a[-2:-1] if len(a) > 1 else ()) + (b[-1:] if len(b) > 1 else ())
+
+
 def same_shape(call: Call) -> tuple[Shape]:
     """Shape rule: the first output is shaped like the first input."""
     return (call.desc(0).shape,)

@@ -25,6 +25,7 @@ from umd_core.commands import (
 from umd_core.dependencies import Hazards
 from umd_core.dtypes import DType, int64
 from umd_core.errors import AttributeValueError, InputCountError
+from umd_core.fusion import fuse
 from umd_core.ir import Graph, TensorDesc
 from umd_core.kernels import KernelRecord
 from umd_core.linking import Linked, LinkedStep, Linker, Uses, overwrites_exactly
@@ -89,6 +90,8 @@ class Translator:
             UmdError: what an op refuses.
         """
         linked = Linker(graph, self.recipes).link()
+        if graph.fuses:
+            fuse(linked, self.recipes.supports)
         return _Assembler(graph, linked).assemble()
 
 

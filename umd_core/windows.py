@@ -58,9 +58,9 @@ def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Window
         raise UnsupportedError(f"windows over {rank} axes; 1 to 3 would be right", op=call.op)
     if len(kernel) != rank or min(kernel) < 1:
         raise call.bad_attribute("kernel_shape", f"{list(kernel)} is not a window", f"{rank} positive numbers")
-    strides = _per_axis(call, "strides", rank, least=1, default=1)
-    dilations = _per_axis(call, "dilations", rank, least=1, default=1)
-    pads = _per_axis(call, "pads", 2 * rank, least=0, default=0)
+    strides = per_axis(call, "strides", rank, least=1, default=1)
+    dilations = per_axis(call, "dilations", rank, least=1, default=1)
+    pads = per_axis(call, "pads", 2 * rank, least=0, default=0)
     auto = call.attributes.get("auto_pad", "NOTSET")
     if auto != "NOTSET" and any(pads):
         raise call.bad_attribute("pads", f"{list(pads)} beside auto_pad {auto}", "either of them")
@@ -74,7 +74,12 @@ def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Window
     return Windows(tuple(spatial), tuple(kernel), output, strides, dilations, begin, end)
 
 
-def _per_axis(call: Call, name: str, count: int, *, least: int, default: int) -> Shape:
+def per_axis(call: Call, name: str, count: int, *, least: int, default: int) -> Shape:
+    """Returns an attribute of `count` numbers, `default` everywhere when it was left out.
+
+    Raises:
+        AttributeValueError: another count, or a number below `least`.
+    """
     value = call.attributes.get(name)
     if value is None:
         return (default,) * count
@@ -106,6 +111,31 @@ def _output(
             extent -= 1  # a window that starts in the padding behind the input does not count
         extents.append(extent)
     return tuple(extents)
+
+
+def _conv_channels(call: Call, x: Shape, w: Shape) -> int:
+    """Returns the group count after checking channels against it; x is (N, C, …), w is (M, C / group, …)."""
+    group = call.attr("group")
+    if len(x) != len(w) or len(x) < 3:
+        raise call.error(f"a tensor of shape {list(x)} and weights {list(w)}; equal ranks of 3 to 5 would be right")
+    if group < 1 or x[1] != w[1] * group:
+        raise call.error(f"{x[1]} channels, but weights of {w[1]} channels a group and group {group}")
+    if w[0] % group:
+        raise call.error(f"{w[0]} output channels do not divide into {group} groups")
+    return int(group)
+
+
+def conv_windows(call: Call, x: Shape, w: Shape) -> Windows:
+    """Returns the windows of a convolution of x by w.
+
+    Raises:
+        ShapeError, AttributeValueError, UnsupportedError: what does not fit.
+    """
+    _conv_channels(call, x, w)
+    given = call.attributes.get("kernel_shape")
+    if given is not None and given != w[2:]:
+        raise call.bad_attribute("kernel_shape", f"is {list(given)}, the weights' is {list(w[2:])}", "the weights' own")
+    return windows(call, x[2:], w[2:])
 
 
 def pool_windows(call: Call) -> tuple[Shape, Windows]:

@@ -40,6 +40,7 @@ def replaced(graph: Graph, values: Mapping[Path, int]) -> Graph:
 def rebuilt(graph: Graph, change: Callable[[Path, int], int]) -> Graph:
     """Returns a copy of a graph with each number replaced by what `change` makes of it."""
     copy = Graph(graph.name)
+    copy.fuses = graph.fuses
     for name, desc in graph.inputs.items():
         copy.input(name, _desc(desc, ("input", name), change))
     for name, value in graph.constants.items():

@@ -30,6 +30,21 @@ LEDGER = {
         ),
         "the expected numbers are of NumPy's generator, not of Philox; without a seed the op says what is missing",
     ),
+    **dict.fromkeys(
+        (
+            "test_attention_3d_causal_bf16",
+            "test_attention_4d_attn_mask_causal_bf16",
+            "test_attention_4d_causal_bf16",
+            "test_attention_4d_causal_fp16",
+            "test_attention_4d_causal_padded_kv_bf16",
+            "test_attention_4d_padded_kv_bf16",
+        ),
+        "the expected numbers are rounded to 16 bits after every step of the softmax, ours after the last one",
+    ),
+    **dict.fromkeys(
+        ("test_dft_inverse", "test_dft_inverse_opset19"),
+        "parts that should be 0 are expected to be the rounding errors of a fast transform; ours are smaller",
+    ),
     "test_dropout_random_old": "the ratio was an attribute before opset 12; the op says that it has none",
 }
 """Cases that do not pass, and why. One that passes after all fails its test."""
@@ -72,6 +87,10 @@ def _case(test: Any, inputs: Any, outputs: Any) -> Case:
     wanted = dict(zip([o.name for o in graph.output], map(_array, outputs), strict=True))
     attributes = {a.name: _attribute(a) for a in node.attribute}
     taken, made = [given[i] if i else None for i in node.input], [wanted[o] if o else None for o in node.output]
+    for index, spec in enumerate(OPS[node.op_type].inputs):  # what is an input now was an attribute in older opsets
+        if spec.static and spec.name in attributes:
+            taken += [None] * (index + 1 - len(taken))
+            taken[index] = np.asarray(attributes.pop(spec.name))
     return Case(node.op_type, attributes, taken, made, test.rtol, test.atol)
 
 

@@ -12,11 +12,11 @@ from umd_cuda.sources import KernelSource, source_for
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 
 KERNELS = (
-    "elementwise_multiply_add_kernel", "reduce_sum_kernel", "argmin_kernel", "softmax_kernel", "softmax_grad_kernel",
-    "normalize_kernel", "gemm_kernel", "conv_kernel", "conv_input_grad_kernel", "conv_weight_grad_kernel",
-    "max_pool_index_kernel", "average_pool_kernel", "average_pool_grad_kernel", "gather_kernel", "scatter_kernel",
-    "scatter_add_kernel", "iota_kernel", "sgd_kernel", "sgd_momentum_kernel", "adamw_kernel", "scan_sum_kernel",
-    "sort_kernel",
+    "elementwise_multiply_add_kernel", "elementwise_chain_kernel", "reduce_sum_kernel", "argmin_kernel",
+    "softmax_kernel", "softmax_grad_kernel", "normalize_kernel", "gemm_kernel", "conv_kernel",
+    "conv_input_grad_kernel", "conv_weight_grad_kernel", "max_pool_index_kernel", "average_pool_kernel",
+    "average_pool_grad_kernel", "gather_kernel", "scatter_kernel", "scatter_add_kernel", "iota_kernel",
+    "sgd_kernel", "sgd_momentum_kernel", "adamw_kernel", "scan_sum_kernel", "sort_kernel",
 )  # fmt: skip
 
 

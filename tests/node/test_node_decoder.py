@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.core.chain_samples import PROGRAMS, WELL_FORMED, chained
 from tests.core.encoding_samples import command_buffers, damaged
 from umd_core.commands import Command, CommandBuffer, Dispatch, Fill, Mark, Update, refs_of
 from umd_core.encoding import decode, encode
@@ -125,6 +126,11 @@ def agree(decoder: NodeDecoder, raws: list[bytes]) -> int:
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_golden_files(decoder: NodeDecoder, path: Path) -> None:
     assert agree(decoder, [path.read_bytes()]) == 0
+
+
+def test_programs_of_chains(decoder: NodeDecoder) -> None:
+    assert agree(decoder, [encode(chained(WELL_FORMED))]) == 0
+    assert agree(decoder, [encode(chained(tokens)) for tokens, _ in PROGRAMS]) == len(PROGRAMS)
 
 
 @settings(

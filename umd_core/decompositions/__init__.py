@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from umd_core.decompositions import convolution, pooling, random, rows, scans, sorting, updates
+from umd_core.decompositions import chain, convolution, pooling, random, rows, scans, sorting, updates
 from umd_core.recorder import Recorder
 from umd_core.views import View
 
 Decomposition = Callable[[Recorder, Mapping[str, Any], Mapping[str, View], Mapping[str, Any]], None]
 
 DECOMPOSITIONS: dict[str, Decomposition] = {
+    "elementwise_chain_kernel": chain.chain,
     "conv_kernel": convolution.conv,
     "conv_input_grad_kernel": convolution.input_grad,
     "conv_weight_grad_kernel": convolution.weight_grad,

@@ -32,8 +32,9 @@ def doubtful_launches(bulk: Bulk, max_work: int) -> list[int]:
     doubtful: list[_Array] = []
     for number, record in enumerate(records):
         indices = bulk.dispatches[order[ends[number] : ends[number + 1]]]
-        if len(indices) >= FEWEST_LAUNCHES:
-            indices = indices[_Launches(bulk, launch_rules(record), indices).doubts(min(max_work, _LIMIT))]
+        rules = launch_rules(record)
+        if len(indices) >= FEWEST_LAUNCHES and not rules.program.stop:  # programs are judged one by one
+            indices = indices[_Launches(bulk, rules, indices).doubts(min(max_work, _LIMIT))]
         doubtful.append(indices)
     found: list[int] = np.sort(np.concatenate(doubtful)).tolist() if doubtful else []
     return found

@@ -16,7 +16,7 @@ from umd_core.commands import Opcode
 from umd_core.encoding.layout import COMMAND, LAUNCH, NUMBER_LIMIT, REF, SectionKind, columns_of
 from umd_core.encoding.tables import Tables
 from umd_core.errors import DecodeError
-from umd_core.kernels import Geometry, KernelRecord
+from umd_core.kernels import Geometry, KernelRecord, chain
 from umd_core.kernels.safety import is_injective, same_elements
 
 _DISPATCH = int(Opcode.DISPATCH)
@@ -48,11 +48,12 @@ class LaunchRules:
         refs: unpacks the refs of a dispatch.
         pairs: operands of which one is written.
         steps: indices of window strides and dilations.
+        program: where the numbers of a program lie in the flat block; empty for kernels without one.
     """
 
     __slots__ = (
         "_aliases", "_boxes", "_offsets", "_padding", "_rest", "_windows", "columns",
-        "pairs", "record", "refs", "steps",
+        "pairs", "program", "record", "refs", "steps",
     )  # fmt: skip
 
     def __init__(self, record: KernelRecord) -> None:
@@ -75,6 +76,8 @@ class LaunchRules:
             if name in ("window_strides", "dilations")
             for axis in range(count or 1)
         ]
+        first, count = record.index_of.get("program", (0, None))
+        self.program = slice(first, first + (count or 0))
         self._aliases = {frozenset(pair) for pair in record.row.alias}
         self.pairs = [
             (i, j)
@@ -105,6 +108,7 @@ class LaunchRules:
         broken = (
             self._touch_violation(flat, needs)
             or self._work_violation(flat, max_work)
+            or self._program_violation(flat)
             or self._geometry_violation(flat, launch[:7])
         )
         return broken or (flat, needs)
@@ -196,6 +200,12 @@ class LaunchRules:
         if total > max_work:
             return Violation("launch-work", LAUNCH.size, f"{total} element operations, the limit is {max_work}")
         return None
+
+    def _program_violation(self, flat: tuple[int, ...]) -> Violation | None:
+        if not self.program.stop:
+            return None
+        fault = chain.fault_of(flat[self.program])
+        return fault and Violation("parameter-program", self._field(self.program.start + fault.at), fault.detail)
 
     def _geometry_violation(self, flat: tuple[int, ...], launch: tuple[int, ...]) -> Violation | None:
         expected: Geometry = self.record.geometry(flat)

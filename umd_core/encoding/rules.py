@@ -128,6 +128,7 @@ _RULES = (
     Rule("parameter-sizes", "DATA", "all dispatches of a kernel have the same array lengths"),
     Rule("parameter-range", "DATA", "the numbers of the block, and what is formed of them, stay below 2^62"),
     Rule("parameter-window", "DATA", "window strides and dilations are at least 1"),
+    Rule("parameter-program", "DATA", "the program of an elementwise chain is well-formed"),
     Rule("launch-work", "DATA", "the work of a launch is not above the limit"),
     Rule("touched-range", "DATA", "every operand's touched bytes lie within its ref"),
     Rule("launch-injective", "DATA", "no two elements of a written operand coincide, unless the kernel is atomic"),

@@ -11,34 +11,9 @@ from umd_core.recorder import Recorder
 from umd_core.shaping import split_axis, trailing
 from umd_core.template import Call, Emit, Input, OpTemplate, Result, Shape
 from umd_core.views import View
-from umd_core.windows import AUTO_PAD, WINDOW, Windows, windows
+from umd_core.windows import AUTO_PAD, WINDOW, conv_windows
 
 _GROUP = Attribute("group", "int", 1)
-
-
-def _channels(call: Call, x: Shape, w: Shape) -> int:
-    """Returns the group count after checking channels against it; x is (N, C, …), w is (M, C / group, …)."""
-    group = call.attr("group")
-    if len(x) != len(w) or len(x) < 3:
-        raise call.error(f"a tensor of shape {list(x)} and weights {list(w)}; equal ranks of 3 to 5 would be right")
-    if group < 1 or x[1] != w[1] * group:
-        raise call.error(f"{x[1]} channels, but weights of {w[1]} channels a group and group {group}")
-    if w[0] % group:
-        raise call.error(f"{w[0]} output channels do not divide into {group} groups")
-    return int(group)
-
-
-def _windows(call: Call, x: Shape, w: Shape) -> Windows:
-    """Returns the windows of a convolution of x by w.
-
-    Raises:
-        ShapeError, AttributeValueError, UnsupportedError: what does not fit.
-    """
-    _channels(call, x, w)
-    given = call.attributes.get("kernel_shape")
-    if given is not None and given != w[2:]:
-        raise call.bad_attribute("kernel_shape", f"is {list(given)}, the weights' is {list(w[2:])}", "the weights' own")
-    return windows(call, x[2:], w[2:])
 
 
 def _forward_shapes(call: Call) -> tuple[Shape, Shape]:
@@ -59,7 +34,7 @@ def _weight_grad_shapes(call: Call) -> tuple[Shape, Shape]:
 
 def _shape(call: Call) -> tuple[Shape]:
     x, w = _forward_shapes(call)
-    output = _windows(call, x, w).output
+    output = conv_windows(call, x, w).output
     if call.has(2) and call.desc(2).shape != (w[0],):
         detail = f"has shape {list(call.desc(2).shape)}; [{w[0]}], one number an output channel, would be right"
         raise call.error(detail, input="B")
@@ -81,7 +56,7 @@ def _weight_grad_shape(call: Call) -> tuple[Shape]:
 
 
 def _check_gradient(call: Call, x: Shape, w: Shape) -> None:
-    output = _windows(call, x, w).output  # first: it checks the ranks
+    output = conv_windows(call, x, w).output  # first: it checks the ranks
     expected = (x[0], w[0], *output)
     if call.desc(0).shape != expected:
         raise call.error(f"is {list(call.desc(0).shape)}, the convolution gives {list(expected)}", input="dY")
@@ -96,7 +71,7 @@ def _launch(
     def record(recorder: Recorder, call: Call, *views: View) -> None:
         x, w = shapes(call)
         group = call.attr("group")
-        over = _windows(call, x, w)
+        over = conv_windows(call, x, w)
         extents = {
             "batch": x[0], "groups": group, "out_channels": w[0] // group, "in_channels": w[1], **over.extents,
         }  # fmt: skip
@@ -133,7 +108,7 @@ def _flops(shapes: Callable[[Call], tuple[Shape, Shape]]) -> Callable[[Call], in
 
     def flops(call: Call) -> int:
         x, w = shapes(call)
-        return 2 * x[0] * math.prod(_windows(call, x, w).output) * math.prod(w)
+        return 2 * x[0] * math.prod(conv_windows(call, x, w).output) * math.prod(w)
 
     return flops
 

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from umd_core.dtypes import NUMERIC
 from umd_core.recorder import Recorder
-from umd_core.template import Call, Input, OpTemplate, Result, Shape, broadcast, element_count
+from umd_core.template import Call, Input, OpTemplate, Result, Shape, element_count, matrix_product
 from umd_core.views import View
 
 
 def _shape(call: Call) -> tuple[Shape]:
-    a, b = call.desc(0).shape, call.desc(1).shape
-    for name, shape in (("A", a), ("B", b)):
-        if not shape:
-            raise call.error("is 0-d; one axis or more would be right", input=name)
-    depth = b[-2:][0]
-    if a[-1] != depth:
-        raise call.error(
-            f"has {depth} rows, but input 'A' has {a[-1]} columns (shapes {list(a)} and {list(b)})", input="B"
-        )
-    batch = broadcast(a[:-2], b[:-2])
-    if batch is None:
-        raise call.error(f"leading axes {list(b[:-2])} do not broadcast with input 'A', {list(a[:-2])}", input="B")
-    return (batch + (a[-2:-1] if len(a) > 1 else ()) + (b[-1:] if len(b) > 1 else ()),)
+    return (matrix_product(call, 0, 1),)
 
 
 def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> View:

@@ -6,9 +6,10 @@ import math
 
 from umd_core.attributes import Attribute
 from umd_core.builders import check_indexable, no_flops
-from umd_core.dtypes import ALL, BOOL, INDEX, bool_, int64
+from umd_core.dtypes import ALL, BOOL, INDEX
 from umd_core.errors import UnsupportedError
 from umd_core.recorder import Recorder
+from umd_core.shaping import flat_index
 from umd_core.template import Call, Input, OpTemplate, Result, Shape, normal_axis
 from umd_core.views import View
 
@@ -76,32 +77,13 @@ def _emit_nd(recorder: Recorder, call: Call, views: tuple[View, ...]) -> View:
     data, index, updates = views
     out, count = recorder.mutable(data), index.shape[-1]
     lead, rest = index.rank - 1, out.shape[count:]
-    place = _place(recorder, index, out.shape[:count])
+    place = flat_index(recorder, index, out.shape[:count])
     places = View(place.buffer, place.dtype, updates.shape, place.strides + (0,) * len(rest), place.offset)
     strides = (*(0,) * lead, *out.strides[count:], math.prod(rest))
     extent = math.prod(out.shape[:count])
     target = View(out.buffer, out.dtype, (*updates.shape, extent), strides, out.offset)
     recorder.scatter(updates, places, target, extent, combine=_combine(call))
     return out
-
-
-def _place(recorder: Recorder, index: View, extents: Shape) -> View:
-    """Returns the row-major position that each index tuple names, beyond the last one where one is out of range."""
-    parts = [index.slice(index.rank - 1, at, 1).squeeze(index.rank - 1) for at in range(len(extents))]
-    if len(parts) == 1:
-        return parts[0]
-    shape = index.shape[:-1]
-    place, valid = recorder.fill(recorder.new(int64, shape), 0), recorder.fill(recorder.new(bool_, shape), True)
-    truth = recorder.new(bool_, shape)
-    for part, extent in zip(parts, extents, strict=True):
-        size, zero = recorder.scalar(extent, int64), recorder.scalar(0, int64)
-        k = recorder.copy(part, recorder.new(int64, shape))
-        moved = recorder.expression("add", (k, size), recorder.new(int64, shape))
-        recorder.expression("select", (recorder.expression("lt", (k, zero), truth), moved, k), k)
-        for name, edge in (("ge", zero), ("lt", size)):
-            recorder.expression("and", (valid, recorder.expression(name, (k, edge), truth)), valid)
-        recorder.expression("multiply_add", (place, size, k), place)
-    return recorder.expression("select", (valid, place, recorder.scalar(math.prod(extents), int64)), place)
 
 
 def _flops(call: Call) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from umd_core.dtypes import DType
 from umd_core.ir import Array
 from umd_core.kernels import KernelRecord, KernelRow, Operand
+from umd_core.testing.chains import random_program
 from umd_core.testing.reference import Case
 from umd_core.testing.values import Random, index_values, values
 
@@ -44,7 +45,7 @@ FIELDS: dict[str, Sequence[Any]] = {
     "beta2": (0.999, 0.75),
 }
 _FLAGS = (0, 1)
-SPECIAL_FAMILIES = {"expression", "reduce", "arg_reduce", "gather", "scatter", "gemm", "scan", "sort"}
+SPECIAL_FAMILIES = {"expression", "chain", "reduce", "arg_reduce", "gather", "scatter", "gemm", "scan", "sort"}
 SPECIAL_KERNELS = {"max_pool_kernel", "max_pool_index_kernel", "softmax_kernel", "log_softmax_kernel"}
 
 
@@ -143,7 +144,7 @@ def _twins(random: Random, record: KernelRecord) -> dict[str, int]:
 
 def make_fields(random: Random, record: KernelRecord) -> dict[str, Any]:
     """Returns values for the row's further fields, windows excepted."""
-    result = {}
+    result: dict[str, Any] = random_program(random) if record.row.family == "chain" else {}
     for item in record.row.fields:
         if item.size is None:
             choices = FIELDS.get(item.name, _FLAGS)

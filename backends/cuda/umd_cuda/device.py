@@ -12,6 +12,7 @@ from umd_core.device.execution import located, poison
 from umd_core.errors import OutOfMemoryError, UmdError, UnsupportedError
 from umd_core.kernels import KERNELS, Geometry, KernelRecord, KernelRow
 from umd_core.kernels.geometry import Flat
+from umd_cuda import chains
 from umd_cuda import sources as our_sources
 from umd_cuda.any_order import AnyOrder, check_deterministic
 from umd_cuda.driver import Call, Driver, DriverError, HostMemory, Memory
@@ -94,6 +95,7 @@ class CudaDevice(QueuedDevice):
         self._replays = Replays(driver) if wanted else None
         self._pending: list[Executable] = []
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._chains = chains.Programs(0 if driver.maps else chains.MOST_PROGRAMS)
         self._loaded: weakref.WeakSet[Program] = weakref.WeakSet()
 
     def caps(self) -> Caps:
@@ -180,7 +182,7 @@ class CudaDevice(QueuedDevice):
         if source is None:
             types = tuple(t.name for t in record.types)
             raise UnsupportedError("has no CUDA source", kernel=record.row.name, types=types, device=self.name)
-        key = (source.text, tuple(source.options))
+        key = (self._chains.text_for(source.text, record, parameters), tuple(source.options))
         with self._faults():
             module = self._modules.get(key)
             if module is None:

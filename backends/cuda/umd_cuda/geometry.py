@@ -32,7 +32,7 @@ def launch_geometry(record: KernelRecord, flat: Flat) -> Geometry:
     if record.row.family == "gemm":
         return _tiles(record, flat)
     count = product_of(flat, record.grid)
-    if record.row.family == "expression" and count >= MANY:
+    if record.row.family in ("expression", "chain") and count >= MANY:
         count //= 16 // max(dtype.size for dtype in record.types)
     return (groups_of(count, BLOCK), 1, 1), (BLOCK, 1, 1), 0
 

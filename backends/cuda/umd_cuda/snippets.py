@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from umd_core import dtypes
@@ -219,6 +220,16 @@ def cast(source: DType, target: DType) -> str:
     if target in HALVES and (source is dtypes.float64 or (source.is_integer and source.size > 2)):
         return "to_odd((double){0})"
     return f"({to.value if target.is_float else to.storage}){{0}}"
+
+
+def suffix_of(dtype: DType) -> str:
+    """Returns the suffix of functions and literals of a float type."""
+    return "" if dtype is dtypes.float64 else "f"
+
+
+def step_text(primitive: str, dtype: DType, arguments: Sequence[str]) -> str:
+    """Returns a primitive over arguments of a float type: a number, or a truth from a comparison."""
+    return SNIPPETS[dtype.kind][primitive].format(*arguments, f=suffix_of(dtype))
 
 
 def moves(record: KernelRecord) -> bool:

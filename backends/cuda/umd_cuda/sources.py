@@ -13,7 +13,7 @@ from umd_core.dtypes import DType
 from umd_core.kernels import KernelRecord
 from umd_core.kernels.geometry import Flat
 from umd_core.kernels.random import DIGITS
-from umd_cuda import along, scatters
+from umd_cuda import along, chains, scatters
 from umd_cuda.geometry import Geometry, launch_geometry
 from umd_cuda.plans import EXTRA, PLANNED, Planner, plan_for
 from umd_cuda.snippets import HALVES, INCLUDES, RAW, TYPES, element_function, moves
@@ -188,6 +188,12 @@ def _expression(record: KernelRecord) -> str:
     return typedefs + element_function(record) + _define(**lists)
 
 
+def _chain(record: KernelRecord) -> str:
+    text = TYPES[record.types[0]]
+    kinds = f"typedef {text.storage} T;\ntypedef {text.value} T_value;\n"
+    return kinds + chains.definition(record) + _define(PACK=16 // record.types[0].size)
+
+
 _LARGER = "((a) != (a) || (a) > (b) ? (a) : (b))"
 _SMALLER = "((a) != (a) || (a) < (b) ? (a) : (b))"
 _COMBINERS = {"add": "((a) + (b))", "mean": "((a) + (b))", "mul": "((a) * (b))", "max": _LARGER, "min": _SMALLER}
@@ -282,6 +288,7 @@ def _floats(record: KernelRecord) -> str:
 
 _FILES = {
     "expression": "expression.cu",
+    "chain": "expression.cu",
     "reduce": "reduce.cu",
     "arg_reduce": "arg_reduce.cu",
     "scan": "scan.cu",
@@ -318,6 +325,7 @@ _TILED = {
 
 _DEFINITIONS: dict[str, Callable[[KernelRecord], str]] = {
     "expression": _expression,
+    "chain": _chain,
     "reduce": _reduce,
     "arg_reduce": _arg_reduce,
     "scan": _scan,

@@ -44,6 +44,7 @@ class Expected:
 
 _FAMILIES: dict[str, Callable[..., Mapping[str, tuple[Any, Any]]]] = {
     "expression": expressions.expression,
+    "chain": expressions.chain,
     "reduce": families.reduce,
     "arg_reduce": families.arg_reduce,
     "gather": families.gather,

@@ -12,6 +12,7 @@ from umd_core import dtypes
 from umd_core.dtypes import DType
 from umd_core.ir import Array
 from umd_core.kernels import PRIMITIVES, KernelRecord
+from umd_core.kernels.chain import words
 from umd_core.testing.reference.wide import bounds, wrap
 
 
@@ -140,6 +141,35 @@ def expression(
             stack.append(_apply(token, arguments, bound["out"]))
         value, dtype = stack[-1]
         if dtype.is_float:
+            scale = np.fmax(scale, np.abs(value).astype(np.float64))
+    return {"out": (stack[0][0], scale)}
+
+
+def chain(
+    record: KernelRecord, parameters: Mapping[str, Any], operands: Mapping[str, Array]
+) -> dict[str, tuple[Any, Any]]:
+    """Returns the value of the program in the parameters; its scale as for an expression."""
+    dtype, shape = record.types[0], operands["out"].shape
+    stack: list[tuple[Any, DType]] = []
+    results: list[tuple[Any, DType]] = []
+    scale = np.zeros(shape, np.float64)
+    for word in words(parameters["program"]):
+        if word in PRIMITIVES:
+            count = PRIMITIVES[word]
+            arguments = stack[-count:]
+            del stack[-count:]
+            stack.append(_apply(word, arguments, dtype))
+            results.append(stack[-1])
+        elif word[0] == "t":
+            stack.append(results[int(word[1:])])
+        elif word[0] == "x":
+            stack.append((operands[word], dtype))
+        else:
+            value = parameters["constants"][int(word[1:])]
+            rounded = value if dtype is dtypes.float64 else float(np.float32(value))
+            stack.append((_constant(repr(rounded), dtype, shape), dtype))
+        value, kind = stack[-1]
+        if kind.is_float:
             scale = np.fmax(scale, np.abs(value).astype(np.float64))
     return {"out": (stack[0][0], scale)}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from umd_core.kernels import KernelRecord, KernelRow
 from umd_sim.lowerings import (
+    chain,
     conversion,
     convolution,
     expression,
@@ -25,6 +26,7 @@ Lowering = Callable[[KernelRecord, bytes], Executable]
 
 LOWERINGS: dict[str, Lowering] = {
     "expression": expression.lower,
+    "chain": chain.lower,
     "elementwise_cast_kernel": conversion.lower,
     "reduce": reduction.lower,
     "arg_reduce": reduction.lower_arg,

@@ -59,8 +59,6 @@ def _run_blocks(program: Program, step: int, arrays: Sequence[Array], scratch: S
 
 
 def _run(program: Program, arrays: Sequence[Array], scratch: Scratch) -> None:
-    shape = arrays[-1].shape
-    temporaries = [scratch.take(slot, shape, dtype) for slot, dtype in enumerate(program.temporaries)]
-    registers = [*arrays, *program.constants, *temporaries]
+    registers = [*arrays, *program.rest(arrays[-1].shape, scratch)]
     for function, sources, target in program.steps:
         function(*[registers[s] for s in sources], out=registers[target])

@@ -112,7 +112,18 @@ def lower_gather(record: KernelRecord, parameters: bytes) -> Executable:
     flat, out = flat._replace(dtype=raw), out._replace(dtype=raw)
     split = _picks_rows(geometry, index)
     if split is None:
-        return Executable((flat, index, out), running(_gather, geometry))
+        along = _picks_along(geometry, index)
+        if along is None:
+            return Executable((flat, index, out), running(_gather, geometry))
+        shape, steps = list(geometry.extents), list(geometry.steps)
+        shape[along], steps[along] = geometry.axis, geometry.step
+        table = flat._replace(
+            shape=tuple(shape),
+            strides=tuple(s * raw.itemsize for s in steps),
+            offset=flat.offset + geometry.low * raw.itemsize,
+        )
+        index = index._replace(shape=index.shape[along : along + 1], strides=index.strides[along : along + 1])
+        return Executable((table, index, out), running(_take_along, geometry, along))
     row = geometry.extents[split:]
     strides = (geometry.step * raw.itemsize, raw.itemsize)[: 1 + len(row)]
     table = flat._replace(shape=(geometry.axis, *row), strides=strides)
@@ -131,6 +142,18 @@ def _picks_rows(geometry: Indexed, index: View) -> int | None:
     if geometry.steps[split:] != (1,) * len(row) or geometry.step != (row[0] if row else 1):
         return None
     return split
+
+
+def _picks_along(geometry: Indexed, index: View) -> int | None:
+    """Returns the extent along which the index alone varies, in place of the axis; None when it is not like that."""
+    moving = [axis for axis, stride in enumerate(index.strides) if stride]
+    if len(moving) != 1 or geometry.steps[moving[0]]:
+        return None
+    return moving[0]
+
+
+def _take_along(geometry: Indexed, axis: int, table: Array, index: Array, out: Array, scratch: Scratch) -> None:
+    np.take(table, checked(index, geometry), axis=axis, out=out, mode="wrap")
 
 
 def _take_rows(geometry: Indexed, table: Array, index: Array, out: Array, scratch: Scratch) -> None:

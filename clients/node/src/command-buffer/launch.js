@@ -3,6 +3,7 @@
 import { check } from "./errors.js";
 import { readNumber, readRecord, viewOf } from "./records.js";
 import { sizeOf } from "./page.js";
+import { checkProgram } from "./program.js";
 import { LARGE, overlap } from "./structure.js";
 
 const GROUP = 256n;
@@ -16,7 +17,7 @@ const ceil = (n, by) => (n + by - 1n) / by;
 /** Returns the fields of a row's block with given array lengths, and the block's size. */
 function layoutOf(row, sizes) {
   const lengths = new Map(row.sizes.map(({ name }, i) => [name, sizes[i]]));
-  const length = (name) => (name === null ? null : lengths.get(name));
+  const length = (name) => (name === null ? null : (lengths.get(name) ?? Number(name)));
   const extents = new Map(row.extents.map((extent) => [extent.name, length(extent.size)]));
   const fields = [
     ...row.sizes.map(({ name }) => ({ name, type: "u32", count: null })),
@@ -97,6 +98,7 @@ export function checkLaunch(command, index, slots, page, maxWork) {
   });
   checkRange(kernel.row, numbers, boxes, index);
   checkWindows(kernel.row, numbers, index);
+  if (numbers.program) checkProgram(numbers.program, page.primitives, index);
   boxes.forEach((box, i) => checkBox(box, kernel.row, i, refs[i], index));
   const work = sum(kernel.row.work.map((group) => product(group.flatMap((name) => numbers[name]))));
   check(work <= maxWork, "launch-work", `${work}`, index);

@@ -76,5 +76,11 @@ export function readPage(text = readFileSync(`${ROOT}docs/command-buffer.md`, "u
   }));
   const sets = Object.fromEntries(table(text, "sets").map(([name, members]) => [name, members.split(", ")]));
   const rows = readKernelRows(table(text, "elementwise"), generated(text, "kernels"), { types, sets });
-  return { records, sections, limits, types, rows };
+  const primitives = new Map(
+    table(text, "primitives").map(([token, name, count, result]) => [
+      Number(token),
+      { name, count: Number(count), isTruth: result === "truth" },
+    ]),
+  );
+  return { records, sections, limits, types, rows, primitives };
 }

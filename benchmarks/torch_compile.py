@@ -1,0 +1,254 @@
+"""What a compiled call costs around its kernels, and how compiled models compare with torch eager. One thread each."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import inspect
+import statistics
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import interleaved, report
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from umd_core.commands import SlotKind
+from umd_core.device import Ticket
+from umd_torch import close_sessions, train_step
+from umd_torch.compiled import boxed
+from umd_torch.demo import served
+from umd_torch.session import session_for
+from umd_torch.torch_private import aot_autograd
+
+DEVICE = "sim:0"
+HEADER = ("call", "µs", "µs above a backend that does nothing")
+SPEED = ("forward", "ms", "beside torch eager")
+MEMORY = ("training step", "torch, bytes", "arena, bytes", "beside torch")
+TEXT = ("generation", "tokens/s", "beside in process")
+TOKENS = 64
+
+
+class Done:
+    """The ticket of work that was never to be done."""
+
+    def done(self) -> bool:
+        """Returns True."""
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns at once."""
+
+
+@contextlib.contextmanager
+def without_kernels(device: Any) -> Iterator[None]:
+    """Within the block submissions run nothing, so that what is left of a call is what surrounds them."""
+    ticket: Ticket = Done()
+    device.submit = lambda *_: ticket
+    try:
+        yield
+    finally:
+        del device.submit
+
+
+def nothing(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Returns torch's machinery around a graph that hands out the same results every time."""
+
+    def compiler(graph: Any, examples: Sequence[Any]) -> Callable[..., Any]:
+        values = [n.meta["val"] for n in graph.graph.output_node().args[0]]
+        results = [torch.empty(tuple(v.shape), dtype=v.dtype) for v in values]
+
+        def call(arguments: list[Any]) -> list[Any]:
+            arguments.clear()
+            return results
+
+        return boxed(call)
+
+    found: Callable[..., Any] = aot_autograd(fw_compiler=compiler, inference_compiler=compiler)(module, inputs)
+    return found
+
+
+def mlp() -> tuple[nn.Module, dict[str, Any]]:
+    """Returns three layers and their input."""
+    layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 10))
+    return layers, {"input": torch.randn(4, 16)}
+
+
+def bert() -> tuple[nn.Module, dict[str, Any]]:
+    """Returns a BERT of 12 layers, narrow so that the kernels are short, and its inputs."""
+    from transformers import BertConfig, BertForSequenceClassification  # noqa: PLC0415  # takes seconds
+
+    config = BertConfig(
+        vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=12, num_attention_heads=4,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return BertForSequenceClassification(config), {
+        "input_ids": torch.randint(0, 99, (2, 8)), "attention_mask": torch.ones(2, 8, dtype=torch.int64),
+    }  # fmt: skip
+
+
+def cpu_time(works: Mapping[str, Callable[[], object]], number: int, repeat: int = 21) -> dict[str, float]:
+    """Returns the median seconds of CPU time a call, measured in turn: what a call costs on a machine of its own."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeat):
+        for name, work in works.items():
+            start = time.process_time()
+            for _ in range(number):
+                work()
+            times[name].append((time.process_time() - start) / number)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def overhead() -> None:
+    """Prints µs of a compiled call without its kernels, beside a backend that does nothing."""
+    device = session_for(DEVICE).device
+    rows = []
+    for name, build, number in (("MLP forward", mlp, 300), ("BERT forward", bert, 60)):
+        model, inputs = build()
+        model.eval()
+        works: dict[str, Callable[[], object]] = {}
+        given: Any
+        for label, backend, given in (("nothing", nothing, None), ("umd", "umd", {"device": DEVICE, "strict": True})):
+            compiled = torch.compile(model, backend=backend, options=given)
+            works[label] = functools.partial(compiled, **inputs)
+            works[label]()
+        with without_kernels(device):
+            times = cpu_time(works, number)
+        rows += [(f"{name}, {label}", 1e6 * t, 1e6 * (t - times["nothing"])) for label, t in times.items()]
+    report("torch_overhead", "CPU time of a compiled call without its kernels, in process", HEADER, rows)
+
+
+def zoo() -> Any:
+    """Returns the module of the tests' models."""
+    spec = importlib.util.spec_from_file_location("zoo", Path(__file__).parents[1] / "tests" / "torch" / "zoo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["zoo"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def models(zoo: Any) -> dict[str, tuple[nn.Module, torch.Tensor, Callable[[Any], torch.Tensor]]]:
+    """Returns ResNet-18 and a GPT in sizes at which kernels decide, with an input and a loss."""
+    ids = torch.randint(0, 99, (8, 64))
+    return {
+        "ResNet-18": (zoo.ResNet18(32), torch.randn(4, 3, 64, 64), lambda y: y.square().mean()),
+        "GPT": (
+            zoo.Gpt(99, 64, 128, 4), ids,
+            lambda y: functional.cross_entropy(y.flatten(0, 1), ids.flatten()),
+        ),
+    }  # fmt: skip
+
+
+def forward(zoo: Any) -> None:
+    """Prints ms of a compiled forward, beside torch eager."""
+    rows = []
+    for name, (model, x, _) in models(zoo).items():
+        model.eval()
+        compiled = torch.compile(model, backend="umd", options={"device": DEVICE, "strict": True})
+        works = {"torch eager": functools.partial(model, x), "umd": functools.partial(compiled, x)}
+        times = interleaved(works, repeat=21)
+        rows += [(f"{name}, {label}", 1e3 * t, t / times["torch eager"]) for label, t in times.items()]
+    report("torch_forward", "Forward on sim:0 in process", SPEED, rows)
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of storages that torch makes within the block, while they live.
+
+    Attributes:
+        peak: the most at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in given and storage not in self._known:
+                    self._known.add(storage)
+                    self.now += storage.nbytes()
+                    self.peak = max(self.peak, self.now)
+                    weakref.finalize(storage, self._gone, storage.nbytes())
+        return result
+
+    def _gone(self, size: int) -> None:
+        self.now -= size
+
+
+def memory(zoo: Any) -> None:
+    """Prints the arena of a whole training step beside the bytes that torch has live at most in one."""
+    rows = []
+    for name, (model, x, loss) in models(zoo).items():
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        with torch.enable_grad(), Live() as live:
+            loss(model(x)).backward()
+            optimizer.step()
+        optimizer.zero_grad()
+        program = train_step(model, lambda y, _, loss=loss: loss(y), optimizer, device=DEVICE).program(x, x)
+        arena = max(slot.length for slot in program.command_buffer.slots if slot.kind == SlotKind.ARENA)
+        rows.append((name, live.peak, arena, arena / live.peak))
+    report("torch_memory", "Transient bytes of a training step", MEMORY, rows)
+
+
+def generation() -> None:
+    """Prints tokens a second of a small Llama with a static cache, in process and through a server."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415  # takes seconds
+
+    config = LlamaConfig(
+        vocab_size=99, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128, eos_token_id=None,
+    )  # fmt: skip
+    ids = torch.arange(3, 11)[None]
+    works: dict[str, Callable[[], object]] = {}
+    with contextlib.ExitStack() as stack:
+        for label, device in (("in process", DEVICE), ("gRPC", f"grpc://{stack.enter_context(served())}/sim:0")):
+            model: Any = LlamaForCausalLM(config)
+            model.eval()
+            call: Any = torch.compile(model.forward, backend="umd", options={"device": device, "strict": True})
+
+            def run(*args: Any, call: Any = call, **kwargs: Any) -> Any:
+                return call(*args, **kwargs)
+
+            run.__signature__ = inspect.signature(model.forward)  # type: ignore[attr-defined]  # generate looks at it
+            model.forward = run
+            works[label] = functools.partial(
+                model.generate, ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False,
+                pad_token_id=0, cache_implementation="static", disable_compile=True,
+            )  # fmt: skip
+            works[label]()
+        times = interleaved(works, repeat=9)
+        rows = [(label, TOKENS / t, times["in process"] / t) for label, t in times.items()]
+        close_sessions()
+    report("torch_generation", "Greedy generation, static cache, 64 tokens", TEXT, rows)
+
+
+def main() -> None:
+    """Prints every table."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    module = zoo()
+    with torch.no_grad():
+        overhead()
+        forward(module)
+        memory(module)
+        generation()
+
+
+if __name__ == "__main__":
+    main()
