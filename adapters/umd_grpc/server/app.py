@@ -181,18 +181,16 @@ class Server:
     async def drain(self) -> None:
         """Turns health to NOT_SERVING, accepts nothing new, lets work under way finish within the grace time."""
         grace = self._settings.grace_seconds
-        self.observer.draining = True
+        self.observer.draining = self._activity.draining = True
         log("draining", calls=self._activity.count, sessions=self.report.sessions, grace_seconds=grace)
         await self._health.enter_graceful_shutdown()
         self._runtime.drain()
-        stopped = asyncio.create_task(self._server.stop(grace))
         deadline = time.monotonic() + grace
         while self._activity.count and time.monotonic() < deadline:
             self._runtime.drain()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._activity.quiet(), _DRAIN_SECONDS)
         await self._server.stop(0)
-        await stopped
         await self.close()
 
     async def close(self) -> None:

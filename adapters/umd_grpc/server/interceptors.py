@@ -18,7 +18,13 @@ from umd_grpc.server.identity import CALLER
 
 
 class Around(grpc.aio.ServerInterceptor, ABC):
-    """Puts something around calls, in the task that serves them."""
+    """Puts something around calls, in the task that serves them.
+
+    Attributes:
+        refusal: what a call is told that is not wanted, unless `around` says more.
+    """
+
+    refusal = "try again"
 
     @abstractmethod
     def covers(self, method: str) -> bool:
@@ -52,7 +58,7 @@ class Around(grpc.aio.ServerInterceptor, ABC):
     async def _unwanted(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """Refuses a call without reading: a stream's handler begins before a message has come."""
         async with self.around(context):
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "try again")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, self.refusal)
 
     def _single(self, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def surrounded(request: Any, context: Any) -> Any:
@@ -71,10 +77,19 @@ class Around(grpc.aio.ServerInterceptor, ABC):
 
 
 class Activity(Around):
-    """Counts the calls of umd's own services that are under way, so that a drain knows when work is done."""
+    """Counts the calls of umd's own services that are under way, so that a drain knows when work is done.
+
+    Attributes:
+        draining: whether new calls are refused, save those that sessions under way need.
+    """
+
+    NEEDED = ("/umd.runtime.Runtime/Write", "/umd.runtime.Runtime/Read")
+    """What a session that is under way may still begin."""
+    refusal = "the server is shutting down"
 
     def __init__(self, prefix: str = "/umd.") -> None:
         """Counts calls of methods whose path begins with `prefix`."""
+        self.draining = False
         self._prefix, self._count = prefix, 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -90,6 +105,9 @@ class Activity(Around):
 
     def covers(self, method: str) -> bool:
         return method.startswith(self._prefix)
+
+    def wanted(self, call: grpc.HandlerCallDetails) -> bool:
+        return not self.draining or call.method in self.NEEDED
 
     @asynccontextmanager
     async def around(self, context: Any) -> AsyncGenerator[None]:

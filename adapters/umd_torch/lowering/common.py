@@ -40,8 +40,13 @@ def computing(dtype: DType, operands: Sequence[Operand]) -> DType:
 
     torch multiplies a bfloat16 tensor by 0.1, not by 0.1 rounded to bfloat16 (but adds the rounded one).
     """
-    rounded = (x for x in operands if not isinstance(x, Value) and float(dtype.numpy.type(x)) != x == x)
-    return dtypes.float32 if dtype in HALVES and any(True for _ in rounded) else dtype
+    numbers = [x for x in operands if not isinstance(x, Value)]
+    return dtypes.float32 if dtype in HALVES and any(_rounds(x, dtype) for x in numbers) else dtype
+
+
+def _rounds(x: Number, dtype: DType) -> bool:
+    """Returns whether a number has another value in an element type, as one that varies from call to call may have."""
+    return bool(getattr(x, "varies", False) or float(dtype.numpy.type(x)) != x == x)
 
 
 def promoted(*operands: Operand) -> DType:
