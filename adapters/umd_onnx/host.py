@@ -13,10 +13,11 @@ from onnx.reference import ReferenceEvaluator
 
 from umd_core.device import Device
 from umd_core.errors import UmdError, UnsupportedError
-from umd_core.ir import Array, Graph, TensorDesc
+from umd_core.ir import Array, Attributes, Graph, TensorDesc
 from umd_core.ops import OPS
 from umd_core.registry import open_device
 from umd_core.translate import translate
+from umd_onnx.protos import attribute_of
 from umd_onnx.values import Known, Tensor
 
 LIMIT = 256 << 20
@@ -84,13 +85,22 @@ def _has(array: Array) -> bool:
 
 
 def _run(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> list[Array]:
-    from umd_onnx.importer import attribute_of  # noqa: PLC0415  # it imports this module
+    attributes = {a.name: attribute_of(a) for a in node.attribute}
+    return computed(node.op_type, inputs, attributes, [bool(name) for name in node.output])
 
-    graph = Graph(node.op_type)
+
+def evaluated(op: str, inputs: Sequence[Array | None], attributes: Attributes) -> list[Array]:
+    """Returns the results of an op of the table that are not optional: for passes that fold constants."""
+    return computed(op, inputs, attributes, [True for result in OPS[op].results if not result.optional])
+
+
+def computed(op: str, inputs: Sequence[Array | None], attributes: Attributes, wanted: Sequence[bool]) -> list[Array]:
+    """Returns the results of an op of the table; empty where one is not wanted."""
+    graph = Graph(op)
     given = list(inputs)
     while given and given[-1] is None:
         given.pop()
-    template = OPS[node.op_type]
+    template = OPS[op]
     names, arguments = [], []
     for index, array in enumerate(given):
         if array is None:
@@ -100,14 +110,13 @@ def _run(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> list[Array]:
         else:
             names.append(graph.input(f"x{index}", TensorDesc(array.dtype, array.shape)))
             arguments.append(np.ascontiguousarray(array).reshape(array.shape))
-    attributes = {a.name: attribute_of(a) for a in node.attribute}
-    outputs = tuple(f"y{i}" if name else "" for i, name in enumerate(node.output))
-    graph.add(node.op_type, names, attributes, outputs=outputs)
+    outputs = tuple(f"y{i}" if want else "" for i, want in enumerate(wanted))
+    graph.add(op, names, attributes, outputs=outputs)
     for name in outputs:
         if name:
             graph.output(name)
     results = iter(_device().run(translate(graph), arguments))
-    return [np.array(next(results).numpy()) if name else np.empty(0) for name in outputs]
+    return [next(results).numpy() if name else np.empty(0) for name in outputs]
 
 
 def _reference(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> list[Array]:

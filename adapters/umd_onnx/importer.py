@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
-from umd_core.errors import DTypeError, UmdError, UnsupportedError
+from umd_core.errors import LimitError, UmdError, UnsupportedError
 from umd_core.ir import Array, Graph, TensorDesc
 from umd_core.ops import OPS, op_template
+from umd_onnx.contents import bad_model, last_uses
 from umd_onnx.functions import body_of, defaults_of
+from umd_onnx.handlers import HANDLERS
+from umd_onnx.handlers.common import tensor_of
 from umd_onnx.host import evaluate, foldable
+from umd_onnx.protos import array_of, attribute_of, bound, qualified
+from umd_onnx.scope import Scope
 from umd_onnx.values import Computed, Known, Tensor, TensorSequence, Value, ValueNeededError, origins_of
 
-CONSTANT_LIMIT = 1 << 16
-"""Bytes up to which a known tensor becomes part of the program; larger ones are arguments, on the device once."""
+EQUAL_BYTES = 1 << 12
+"""Bytes up to which equal constants are found and become one."""
+BOUND_ELEMENTS = 1024
+"""Elements of an integer or truth input up to which its values rather choose a branch than both are computed."""
+NODES = 1 << 18
+"""Nodes that are imported at most, those of unrolled loops counted each time."""
+HOST_BYTES = 4 << 30
+"""Bytes that are computed while importing at most."""
+SEED = "umd:seed"
+"""The program's argument that random ops without a seed draw from: an int64, another one at each run."""
 
 
 @dataclass(slots=True)
@@ -27,41 +38,21 @@ class Imported:
     """A model for one binding.
 
     Attributes:
-        graph: its inputs are `inputs`, then `weights`.
+        graph: its inputs are `inputs`, then the seed; what is known are constants of it.
         inputs: names of the model's inputs that the program takes, in order.
-        weights: known tensors that the program takes, by a key that is the same for the same bytes.
+        weights: empty until `with_arguments` makes arguments of large constants; None once one is on the device.
         outputs: for each output of the model the number of the graph's result, or the value itself (a list for a
             sequence).
+        seeded: whether the last argument is SEED.
         referenced: ops that ONNX's reference computed while importing, because umd has none such.
     """
 
     graph: Graph
     inputs: list[str] = field(default_factory=list)
-    weights: dict[str, Array] = field(default_factory=dict)
+    weights: dict[str, Array | None] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
+    seeded: bool = False
     referenced: set[str] = field(default_factory=set)
-
-
-class Scope:
-    """Names and what they stand for: the model's graph, a branch of it or a function's body."""
-
-    def __init__(self, outer: Scope | None = None) -> None:
-        self._outer = outer
-        self._values: dict[str, Value] = {}
-
-    def __getitem__(self, name: str) -> Value:
-        if not name:
-            return None
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope._values:
-                return scope._values[name]
-            scope = scope._outer
-        raise UnsupportedError(f"value {name!r} is used before it is there")
-
-    def __setitem__(self, name: str, value: Value) -> None:
-        if name:
-            self._values[name] = value
 
 
 Attributes = dict[str, Any]
@@ -76,9 +67,10 @@ class Importer:
         self._model, self._shapes, self._given = model, shapes, known
         self.imported = Imported(Graph(model.graph.name))
         self.graph = self.imported.graph
-        self._weights: dict[str, str] = {}
-        self._constants: dict[bytes, str] = {}
+        self._constants: dict[object, str] = {}
+        self._alive: list[Array] = []
         self._source = ""
+        self._nodes = self._host_bytes = self._draws = 0
 
     def run(self) -> Imported:
         """Returns the imported model.
@@ -97,11 +89,14 @@ class Importer:
             if name not in self._given:
                 self.imported.inputs.append(name)
                 scope[name] = Computed(self.graph.input(name, desc), desc, frozenset([name]))
-        self.nodes(scope, self._model.graph.node)
+        unused = last_uses(self._model.graph)
+        for index, node in enumerate(self._model.graph.node):
+            self.nodes(scope, [node])
+            scope.forget(unused.get(index, ()))
         for output in self._model.graph.output:
             self.imported.outputs.append(self._result(scope[output.name]))
-        for key, name in self._weights.items():
-            assert name in self.graph.inputs, key
+        if self.imported.seeded:
+            self.graph.inputs[SEED] = self.graph.inputs.pop(SEED)  # it comes last
         return self.imported
 
     def _result(self, value: Value) -> Any:
@@ -119,44 +114,54 @@ class Importer:
     def nodes(self, scope: Scope, nodes: Sequence[onnx.NodeProto]) -> None:
         """Imports nodes in order."""
         for node in nodes:
+            self._nodes += 1
+            if self._nodes > NODES:
+                raise LimitError("nodes, those of unrolled loops counted each time,", self._nodes, NODES)
             attributes = {a.name: attribute_of(a) for a in node.attribute}
-            self._source = node.name or (node.output[0] if node.output else "")
+            self._source = source = node.name or (node.output[0] if node.output else "")
             try:
-                results = self.node(scope, node, attributes)
+                results = self._node(scope, node, attributes)
             except ValueNeededError:
                 raise
             except UmdError as error:
-                raise error.at(node=self._source, op_type=node.op_type) from None
+                raise error.at(node=source, op_type=node.op_type) from None
             for name, value in zip(node.output, results, strict=False):
                 scope[name] = value
 
-    def node(self, scope: Scope, node: onnx.NodeProto, attributes: Attributes) -> Sequence[Value]:
-        """Returns the results of one node."""
-        handler = HANDLERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    def _node(self, scope: Scope, node: onnx.NodeProto, attributes: Attributes) -> Sequence[Value]:
+        handler = HANDLERS.get(qualified(node))
         if handler is not None:
-            return handler(self, scope, node, attributes)
-        inputs = [scope[name] for name in node.input]
-        return self.call(node, inputs, attributes, scope)
+            try:
+                return handler(self, scope, node, attributes)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                # Handlers rely on what ONNX's checker promises of a node; it does not look at everything.
+                raise bad_model(f"node {self._source!r} ({node.op_type}): {error!r}") from error
+        return self.call(node, [scope[name] for name in node.input], attributes)
 
-    def call(
-        self, node: onnx.NodeProto, inputs: Sequence[Value], attributes: Attributes, scope: Scope
-    ) -> Sequence[Value]:
+    def call(self, node: onnx.NodeProto, inputs: Sequence[Value], attributes: Attributes) -> Sequence[Value]:
         """Returns the results of an op: computed now, by the op table, or by the op's own function body."""
         tensors = [self._tensor(value, node) for value in inputs]
-        if foldable(node, tensors):
-            arrays, referenced = evaluate(node, [t.array if isinstance(t, Known) else None for t in tensors])
-            if referenced:
-                self.imported.referenced.add(node.op_type)
-            return [Known(array) for array in arrays]
-        if node.domain in ("", "ai.onnx") and node.op_type in OPS:
+        own = node.domain in ("", "ai.onnx") and node.op_type in OPS
+        now = foldable(node, tensors)
+        if own and not now:
             return self.op(node.op_type, tensors, attributes, [bool(name) for name in node.output])
-        body = body_of(node, tensors)
-        if body is None:
-            origins = origins_of(tensors)
-            if node.op_type in DATA_DEPENDENT and origins:
-                raise ValueNeededError(f"the shape of {node.op_type}'s result", node.op_type, origins)
-            raise self._missing(node)
-        return self._function(body, node, inputs)
+        body = None if own else body_of(node, tensors)
+        if body is not None:
+            return self.function(body, node, inputs, [bool(name) for name in node.output])
+        if now:
+            return self._known_now(node, tensors)
+        if node.op_type in DATA_DEPENDENT and origins_of(tensors):
+            raise ValueNeededError(f"the shape of {node.op_type}'s result", node.op_type, origins_of(tensors))
+        raise self._missing(node)
+
+    def _known_now(self, node: onnx.NodeProto, inputs: Sequence[Tensor | None]) -> list[Value]:
+        arrays, referenced = evaluate(node, [value.array if isinstance(value, Known) else None for value in inputs])
+        self._host_bytes += sum(array.nbytes for array in arrays)
+        if self._host_bytes > HOST_BYTES:
+            raise LimitError("bytes computed while importing", self._host_bytes, HOST_BYTES)
+        if referenced:
+            self.imported.referenced.add(node.op_type)
+        return [Known(array) for array in arrays]
 
     @staticmethod
     def _tensor(value: Value, node: onnx.NodeProto) -> Tensor | None:
@@ -164,15 +169,16 @@ class Importer:
             raise UnsupportedError("a sequence is no tensor", op=node.op_type)
         return value
 
-    def _function(self, body: onnx.FunctionProto, node: onnx.NodeProto, inputs: Sequence[Value]) -> Sequence[Value]:
+    def function(
+        self, body: onnx.FunctionProto, node: onnx.NodeProto, inputs: Sequence[Value], wanted: Sequence[bool]
+    ) -> list[Value]:
         """Returns the results of a function's body; attributes of the call take the place of its references."""
         given = {a.name: a for a in (*defaults_of(node), *body.attribute_proto, *node.attribute)}
         scope = Scope()
         for index, name in enumerate(body.input):
             scope[name] = inputs[index] if index < len(inputs) else None
         self.nodes(scope, [bound(inner, given) for inner in body.node])
-        wanted = list(node.output) + [""] * (len(body.output) - len(node.output))
-        return [scope[inner] if name else None for inner, name in zip(body.output, wanted, strict=False)]
+        return [scope[name] if want else None for name, want in zip(body.output, wanted, strict=False)]
 
     def _missing(self, node: onnx.NodeProto) -> UnsupportedError:
         from umd_onnx.inspection import missing_ops  # noqa: PLC0415  # it imports this module
@@ -198,7 +204,7 @@ class Importer:
             spec = template.input_spec(index)
             if spec.static and isinstance(value, Computed):
                 raise ValueNeededError(f"input {spec.name}", op, value.origins)
-        names = [self._name(value, static=template.input_spec(i).static) for i, value in enumerate(inputs)]
+        names = [self._name(value) for value in inputs]
         descs = [None if value is None else desc_of(value) for value in inputs]
         arrays = [value.array if isinstance(value, Known) else None for value in inputs]
         call = template.call(descs, attributes, arrays, tuple(wanted))
@@ -211,33 +217,60 @@ class Importer:
             for name, desc in zip(outputs, call.outputs, strict=False)
         ]
 
-    def one(self, op: str, *inputs: Tensor | None, **attributes: Any) -> Tensor:
-        """Returns the first result of an op; computed now when all inputs are known and it is small."""
-        (value,) = self.op(op, inputs, attributes)
-        assert isinstance(value, Computed)  # a wanted result is there
-        return value
+    def node_of(self, node: onnx.NodeProto, inputs: Sequence[Value], attributes: Attributes) -> Sequence[Value]:
+        """Returns the results of a node that stands for another one, for inputs that are values already."""
+        scope = Scope()
+        names = [f"{index}" for index in range(len(inputs))]
+        for name, value in zip(names, inputs, strict=True):
+            scope[name] = value
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        del copy.input[:]
+        copy.input.extend(names)
+        return self._node(scope, copy, attributes)
 
-    def _name(self, value: Tensor | None, *, static: bool) -> str:
-        """Returns the graph's name of a value; a known one becomes a constant, or an argument when it is large."""
+    def random_keys(self) -> list[Tensor]:
+        """Returns seed and offset for one more random op: the run's seed, and a number of its own."""
+        if not self.imported.seeded:
+            self.imported.seeded = True
+            self.graph.input(SEED, TensorDesc("int64", ()))
+        self._draws += 1
+        return [Computed(SEED, TensorDesc("int64", ())), Known(np.array(self._draws, np.int64))]
+
+    def may_bind(self, origins: frozenset[str]) -> bool:
+        """Returns whether the values of these inputs are few integers or truths, so that they may choose a branch."""
+        descs = [self._shapes[name] for name in origins]
+        return bool(descs) and all(not d.dtype.is_float and d.element_count <= BOUND_ELEMENTS for d in descs)
+
+    @staticmethod
+    def desc(value: Tensor) -> TensorDesc:
+        """Returns the description of a value, row-major."""
+        return desc_of(value)
+
+    def one(self, op: str, *inputs: Tensor | None, **attributes: Any) -> Tensor:
+        """Returns the only result of an op of the table."""
+        (value,) = self.op(op, inputs, attributes)
+        return tensor_of(value, onnx.NodeProto(op_type=op))
+
+    def _name(self, value: Tensor | None) -> str:
+        """Returns the graph's name of a value; a known one becomes a constant, equal ones the same."""
         if value is None:
             return ""
         if isinstance(value, Computed):
             return value.name
         array = np.ascontiguousarray(value.array).reshape(value.array.shape)
-        if static or array.nbytes <= CONSTANT_LIMIT:
-            raw = repr((array.dtype, array.shape)).encode() + array.tobytes()
-            key = raw if len(raw) < 64 else hashlib.sha256(raw).digest()
-            if key not in self._constants:
-                self._constants[key] = self.graph.constant(array)
-            return self._constants[key]
-        return self._argument(array, value.weight)
+        key = _identity(array, value)
+        if key not in self._constants:
+            self._constants[key] = self.graph.constant(array, f"weight:{value.weight}" if value.weight else "")
+            self._alive.append(value.array)  # so that no other array gets its id
+        return self._constants[key]
 
-    def _argument(self, array: Array, weight: str) -> str:
-        key = f"weight:{weight}" if weight else f"sha256:{hashlib.sha256(array.tobytes()).hexdigest()}"
-        if key not in self._weights:
-            self._weights[key] = self.graph.input(key, TensorDesc.of(array))
-            self.imported.weights[key] = array
-        return self._weights[key]
+
+def _identity(array: Array, value: Known) -> object:
+    """Returns what tells whether two known tensors are the same constant: small ones by their bytes."""
+    if value.weight:
+        return value.weight
+    return (array.dtype, array.shape, array.tobytes()) if array.nbytes <= EQUAL_BYTES else id(value.array)
 
 
 def _known(value: Any) -> Value:
@@ -250,60 +283,6 @@ def _known(value: Any) -> Value:
 DATA_DEPENDENT = frozenset({"NonZero", "Compress", "Unique", "NonMaxSuppression", "TfIdfVectorizer"})
 
 
-def qualified(node: onnx.NodeProto) -> str:
-    """Returns "domain.Op", the domain left out where it is ONNX's."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-
-
 def desc_of(value: Tensor) -> TensorDesc:
     """Returns the description of a value, row-major."""
     return value.desc if isinstance(value, Computed) else TensorDesc(value.array.dtype, value.array.shape)
-
-
-def array_of(tensor: onnx.TensorProto) -> Array:
-    """Returns a tensor's elements. Types that umd lacks are refused where they are used."""
-    return np.asarray(numpy_helper.to_array(tensor))
-
-
-def attribute_of(attribute: onnx.AttributeProto) -> Any:
-    """Returns an attribute's value: texts as str, tensors as arrays."""
-    value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, onnx.TensorProto):
-        return array_of(value)
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value
-
-
-def bound(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """Returns a node of a function with references to the function's attributes replaced; absent ones are left out."""
-    if not any(a.ref_attr_name or a.HasField("g") for a in node.attribute):
-        return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    del copy.attribute[:]
-    for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            if attribute.ref_attr_name in given:
-                found = copy.attribute.add()
-                found.CopyFrom(given[attribute.ref_attr_name])
-                found.name = attribute.name
-            continue
-        found = copy.attribute.add()
-        found.CopyFrom(attribute)
-        if attribute.HasField("g"):
-            inner = [bound(n, given) for n in attribute.g.node]
-            del found.g.node[:]
-            found.g.node.extend(inner)
-    return copy
-
-
-def check_type(name: str, dtype: object) -> None:
-    """Raises DTypeError when umd has no such element type."""
-    try:
-        TensorDesc(dtype, ())
-    except DTypeError as error:
-        raise DTypeError("import", f"is {dtype}, which umd does not have", input=name, got=str(dtype)) from error
-
-
-from umd_onnx.handlers import HANDLERS  # noqa: E402  # handlers and the importer call each other

@@ -11,7 +11,7 @@ import onnx
 from umd_core.ops import OPS
 from umd_onnx.functions import has_body
 from umd_onnx.handlers import HANDLERS
-from umd_onnx.importer import qualified
+from umd_onnx.protos import qualified
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -23,15 +23,18 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from all_nodes(inner)
 
 
-def is_known(node: onnx.NodeProto) -> bool:
-    """Returns whether umd has an op, or ONNX defines it by others."""
-    own = node.domain in ("", "ai.onnx") and (node.op_type in OPS or node.op_type in HANDLERS)
-    return own or has_body(node)
+def how(node: onnx.NodeProto) -> str:
+    """Returns what umd makes of an op: "kernels", "while importing", "function" or "missing"."""
+    if node.domain in ("", "ai.onnx") and node.op_type in OPS:
+        return "kernels"
+    if qualified(node) in HANDLERS:
+        return "while importing"
+    return "function" if has_body(node) else "missing"
 
 
 def missing_ops(model: onnx.ModelProto) -> list[str]:
     """Returns the ops of a model that umd lacks, each once."""
-    return sorted({qualified(node) for node in all_nodes(model.graph) if not is_known(node)})
+    return sorted({qualified(node) for node in all_nodes(model.graph) if how(node) == "missing"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Contents:
 
     Attributes:
         ops: how often each op is there.
+        how: what umd makes of each op: "kernels", "while importing", "function" (ONNX's own) or "missing".
         missing: those that umd lacks.
         parameters: elements of the initializers.
         bytes: of the initializers.
@@ -50,6 +54,7 @@ class Contents:
     inputs: dict[str, str]
     outputs: dict[str, str]
     ops: Counter[str]
+    how: dict[str, str]
     missing: list[str]
     parameters: int
     bytes: int
@@ -65,6 +70,7 @@ def inspect(model: onnx.ModelProto) -> Contents:
         inputs={i.name: shown(i) for i in model.graph.input if i.name not in weights},
         outputs={o.name: shown(o) for o in model.graph.output},
         ops=Counter(qualified(node) for node in all_nodes(model.graph)),
+        how={qualified(node): how(node) for node in all_nodes(model.graph)},
         missing=missing_ops(model),
         parameters=sum(count for count, _ in sizes),
         bytes=sum(count * size for count, size in sizes),

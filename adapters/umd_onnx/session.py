@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 
 from umd_core.commands import CommandBuffer
 from umd_core.device import Device
 from umd_core.device.tensor import Tensor
-from umd_core.errors import AttributeValueError, DTypeError, ShapeError
+from umd_core.errors import AttributeValueError, DTypeError, OutOfMemoryError
 from umd_core.ir import Array, TensorDesc
+from umd_core.passes import DEFAULT, optimise
 from umd_core.registry import default_device, open_device
 from umd_core.translate import translator
+from umd_onnx.arguments import with_arguments
+from umd_onnx.feeds import Extent, Feeds, NodeArg, argument
+from umd_onnx.host import evaluated
 from umd_onnx.importer import Imported, Importer
 from umd_onnx.loading import Source, load_model
 from umd_onnx.values import ValueNeededError
 
 PROGRAMS = 32
 """Bindings whose programs are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeArg:
-    """An input or output, as onnxruntime describes it: `type` is "tensor(float)", unknown extents are names or None."""
-
-    name: str
-    type: str
-    shape: list[int | str | None]
+BOUND_BYTES = 1 << 16
+"""Bytes of an input up to which its values may become part of a program."""
 
 
 @dataclass(slots=True)
@@ -48,28 +45,41 @@ class InferenceSession:
         >>> (scores,) = session.run(None, {"x": x})
     """
 
-    def __init__(self, source: Source, device: str | Device = "", *, dims: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        device: str | Device = "",
+        *,
+        dims: Mapping[str, int] | None = None,
+        shapes: Mapping[str, Sequence[Extent]] | None = None,
+        seed: int | None = None,
+        passes: Collection[str] = DEFAULT,
+    ) -> None:
         """Loads a model.
 
         Args:
             source: path, bytes or model.
             device: by name or opened; by default the available one of highest priority.
-            dims: sizes of named extents, for inputs whose description leaves them open.
+            dims: sizes of extents that the model names and leaves open.
+            shapes: shapes of inputs, by name, in place of those that the model states. Some exporters state the one
+                that they traced; where the ops allow it, such a model takes others too.
+            seed: where random ops without a seed of their own start from; by default each session gives other numbers.
+            passes: clean-ups of the graph by name (`umd_core.passes`), all by default, () for none.
 
         Raises:
             OSError, DecodeError, LimitError, UnsupportedError: see `load_model`.
+            AttributeValueError: `shapes` names no input.
         """
         self.model = load_model(source)
+        self._feeds = Feeds(self.model.graph, dims or {}, shapes)
         self._owned = isinstance(device, str)
         self.device = open_device(device or default_device()) if isinstance(device, str) else device
-        self._dims = dict(dims or {})
-        weights = {tensor.name for tensor in self.model.graph.initializer}
-        self._inputs = {info.name: info for info in self.model.graph.input if info.name not in weights}
-        self._defaults = {info.name: info for info in self.model.graph.input if info.name in weights}
+        self._passes = passes
         self._bound: set[str] = set()
         self._programs: OrderedDict[Any, _Program] = OrderedDict()
         self._weights: dict[str, Tensor] = {}
         self._translator = translator(self.device.caps())
+        self._random = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -86,11 +96,11 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns the inputs that `run` wants."""
-        return [_argument(info) for info in self._inputs.values()]
+        return self._feeds.arguments()
 
     def get_outputs(self) -> list[NodeArg]:
         """Returns the outputs."""
-        return [_argument(info) for info in self.model.graph.output]
+        return [argument(info) for info in self.model.graph.output]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """Returns the outputs that are named, all of them for None; a sequence is a list.
@@ -99,23 +109,28 @@ class InferenceSession:
             AttributeValueError: an input is missing or unknown, or an output is unknown.
             DTypeError, ShapeError: an input is not what the model takes.
             UnsupportedError: the model has ops that umd lacks, all of them named.
+            OutOfMemoryError: the device has no room for it.
             UmdError: a node is wrong, or the device could not run it.
         """
         wanted = self._wanted(output_names)
-        feeds = self._checked(input_feed)
+        feeds = self._feeds.checked(input_feed)
         program = self._program(feeds)
         results: list[Array] = []
         if program.buffer is not None:
             arguments: list[Any] = [feeds[name] for name in program.imported.inputs]
-            arguments += [self._weight(key, array) for key, array in program.imported.weights.items()]
+            arguments += self._uploaded(program.imported.weights)
+            if program.imported.seeded:
+                arguments.append(self._random.integers(-(2**63), 2**63 - 1, (), np.int64))
             results = [tensor.numpy() for tensor in self.device.run(program.buffer, arguments)]
         return [_resolved(program.imported.outputs[index], results) for index in wanted]
 
     def prepare(self, input_feed: Mapping[str, Any]) -> CommandBuffer | None:
         """Returns the program for inputs of these shapes, without running it; None when nothing is left to run."""
-        return self._program(self._checked(input_feed)).buffer
+        return self._program(self._feeds.checked(input_feed)).buffer
 
-    # inputs
+    def imported(self, input_feed: Mapping[str, Any]) -> Imported:
+        """Returns what the model became for inputs of these shapes."""
+        return self._program(self._feeds.checked(input_feed)).imported
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
         known = [output.name for output in self.model.graph.output]
@@ -124,93 +139,87 @@ class InferenceSession:
                 raise AttributeValueError("run", name, "is not an output", wanted=f"outputs {', '.join(known)}")
         return [known.index(name) for name in names] if names else list(range(len(known)))
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the inputs as arrays, in the model's order; sequences as lists."""
-        for name in given:
-            if name not in self._inputs and name not in self._defaults:
-                wanted = f"inputs {', '.join(self._inputs)}"
-                raise AttributeValueError("run", name, "is not an input", value=tuple(given), wanted=wanted)
-        feeds: dict[str, Any] = {}
-        for name, info in {**self._inputs, **{n: self._defaults[n] for n in given if n in self._defaults}}.items():
-            optional = info.type.HasField("optional_type")
-            if name not in given and not optional:
-                wanted = f"inputs {', '.join(self._inputs)}"
-                raise AttributeValueError("run", name, "is missing", value=tuple(given), wanted=wanted)
-            value = given.get(name)
-            feeds[name] = self._fitting(info, value) if info.type.HasField("tensor_type") else value
-        self._check_named_extents(feeds)
-        return feeds
-
-    def _fitting(self, info: onnx.ValueInfoProto, value: Any) -> Array:
-        array, kind = np.asarray(value), info.type.tensor_type
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        if array.dtype != dtype:
-            found = str(array.dtype)
-            raise DTypeError("run", f"is {found}", input=info.name, got=found, allowed=(str(dtype),))
-        if kind.HasField("shape"):
-            shape = _argument(info).shape
-            pairs = zip(shape, array.shape, strict=False)
-            if len(shape) != array.ndim or any(isinstance(e, int) and e != given for e, given in pairs):
-                detail = (
-                    f"is {list(array.shape)}; [{', '.join('?' if e is None else str(e) for e in shape)}] would be right"
-                )
-                raise ShapeError("run", detail, input=info.name, shapes=[array.shape])
-        return array
-
-    def _check_named_extents(self, feeds: Mapping[str, Any]) -> None:
-        known = dict(self._dims)
-        for name, array in feeds.items():
-            if not isinstance(array, np.ndarray):
-                continue
-            for extent, given in zip(_argument(self._info(name)).shape, array.shape, strict=False):
-                if isinstance(extent, str) and known.setdefault(extent, given) != given:
-                    detail = f"extent {extent!r} is {given} here and {known[extent]} before"
-                    raise ShapeError("run", detail, input=name, shapes=[array.shape])
-
-    def _info(self, name: str) -> onnx.ValueInfoProto:
-        return self._inputs.get(name) or self._defaults[name]
-
     # programs
 
     def _program(self, feeds: Mapping[str, Any]) -> _Program:
         """Returns the program for a binding; inputs whose values decide shapes are part of the binding."""
         while True:
-            key = tuple(_binding(value, name in self._bound) for name, value in feeds.items())
+            key = tuple(_binding(value, self._is_bound(name, value)) for name, value in feeds.items())
             program = self._programs.get(key)
             if program is not None:
                 self._programs.move_to_end(key)
                 return program
             try:
-                program = self._programs[key] = self._import(feeds)
+                program = self._import(feeds)
             except ValueNeededError as error:
-                missing = error.origins - self._bound
-                if not missing:
-                    raise
-                self._bound |= missing
+                self._bind(error, feeds)
                 continue
+            self._programs[key] = program
             if len(self._programs) > PROGRAMS:
                 self._programs.popitem(last=False)
             return program
 
+    def _bind(self, error: ValueNeededError, feeds: Mapping[str, Any]) -> None:
+        """Makes the values of inputs part of the binding from now on.
+
+        Raises:
+            ValueNeededError: they are already, or are too large.
+        """
+        large = sorted(name for name in error.origins if feeds[name].nbytes > BOUND_BYTES)
+        if large:
+            sizes = ", ".join(f"{name} has {feeds[name].nbytes} bytes" for name in large)
+            raise ValueNeededError(error.what, error.op, error.origins, f"{sizes}, the limit is {BOUND_BYTES}")
+        if error.origins <= self._bound:
+            raise error
+        self._bound |= error.origins
+
+    def _is_bound(self, name: str, value: Any) -> bool:
+        return name in self._bound and getattr(value, "nbytes", 0) <= BOUND_BYTES
+
     def _import(self, feeds: Mapping[str, Any]) -> _Program:
         shapes = {n: TensorDesc(a.dtype, a.shape) for n, a in feeds.items() if _is_tensor(a)}
-        known = {n: a for n, a in feeds.items() if n in self._bound or n not in shapes}
+        known = {n: a for n, a in feeds.items() if n not in shapes or self._is_bound(n, a)}
         imported = Importer(self.model, shapes, known).run()
         if not imported.graph.outputs:
             return _Program(imported, None)
-        _drop_unused(imported)
-        return _Program(imported, self._translator.graph(imported.graph))
+        if self._passes:
+            imported.graph = optimise(imported.graph, self._passes, evaluate=evaluated).graph
+        imported = with_arguments(imported)
+        buffer = self._translator.graph(imported.graph)
+        self._check_memory(buffer)
+        return _Program(imported, buffer)
 
-    def _weight(self, key: str, array: Array) -> Tensor:
-        tensor = self._weights.get(key)
-        if tensor is None:
-            tensor = self._weights[key] = self.device.tensor(array)
-        return tensor
+    def _check_memory(self, buffer: CommandBuffer) -> None:
+        """Checks that weights, inputs, outputs and the arena fit, before anything is uploaded.
+
+        Raises:
+            OutOfMemoryError: they do not.
+        """
+        needed = buffer.arena_size + sum(desc.byte_size for desc in (*buffer.inputs, *buffer.outputs))
+        capacity = self.device.caps().memory
+        if needed > capacity:
+            raise OutOfMemoryError(needed, 0, capacity, capacity, device=self.device.name)
+
+    def _uploaded(self, weights: dict[str, Array | None]) -> list[Tensor]:
+        """Returns weights on the device; those that were not there yet are freed on the host."""
+        for key, array in weights.items():
+            if key not in self._weights:
+                self._weights[key] = self.device.tensor(array)
+            weights[key] = None
+        return [self._weights[key] for key in weights]
 
 
-def load(source: Source, device: str | Device = "", *, dims: Mapping[str, int] | None = None) -> InferenceSession:
+def load(
+    source: Source,
+    device: str | Device = "",
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[Extent]] | None = None,
+    seed: int | None = None,
+    passes: Collection[str] = DEFAULT,
+) -> InferenceSession:
     """Returns a session for a model; see `InferenceSession`."""
-    return InferenceSession(source, device, dims=dims)
+    return InferenceSession(source, device, dims=dims, shapes=shapes, seed=seed, passes=passes)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -224,32 +233,14 @@ def _is_tensor(value: Any) -> bool:
     return True
 
 
-def _drop_unused(imported: Imported) -> None:
-    """Takes out arguments that no node needs."""
-    used = {name for node in imported.graph.nodes for name in node.inputs}
-    used |= {output.value for output in imported.graph.outputs}
-    for name in [name for name in imported.graph.inputs if name not in used]:
-        del imported.graph.inputs[name]
-        imported.weights.pop(name, None)
-    imported.inputs = [name for name in imported.inputs if name in used]
-    for key in list(imported.graph.inputs):
-        if key in imported.weights:  # the program's arguments are the inputs, then the weights
-            imported.graph.inputs[key] = imported.graph.inputs.pop(key)
-
-
 def _binding(value: Any, with_value: bool) -> Any:
-    if isinstance(value, np.ndarray):
-        base = (value.dtype.str, value.shape)
-        return (
-            (*base, value.tobytes())
-            if with_value and value.dtype != object
-            else (*base, repr(value))
-            if value.dtype == object
-            else base
-        )
+    """Returns what makes two values of an input the same binding."""
     if isinstance(value, (list, tuple)):
         return tuple(_binding(item, True) for item in value)
-    return value
+    if not isinstance(value, np.ndarray):
+        return value
+    content = repr(value.tolist()) if value.dtype == object else value.tobytes() if with_value else b""
+    return (value.dtype.str, value.dtype.name, value.shape, content)
 
 
 def _resolved(output: Any, results: Sequence[Array]) -> Any:
@@ -258,12 +249,3 @@ def _resolved(output: Any, results: Sequence[Array]) -> Any:
     if isinstance(output, list):
         return [_resolved(item, results) for item in output]
     return output
-
-
-def _argument(info: onnx.ValueInfoProto) -> NodeArg:
-    kind = info.type.tensor_type
-    if not info.type.HasField("tensor_type"):
-        return NodeArg(info.name, str(info.type.WhichOneof("value")), [])
-    shape = [d.dim_param or (d.dim_value if d.HasField("dim_value") else None) for d in kind.shape.dim]
-    name = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
-    return NodeArg(info.name, f"tensor({name})", list(shape))

@@ -47,10 +47,11 @@ Value = Tensor | TensorSequence | None
 class ValueNeededError(UnsupportedError):
     """The program depends on what tensors hold. Attribute `origins`: inputs whose values would settle it."""
 
-    def __init__(self, what: str, op: str, origins: frozenset[str]) -> None:
-        names = ", ".join(sorted(origins)) or "other tensors"
-        super().__init__(f"{what} depends on the values of {names}", op=op)
-        self.origins = origins
+    def __init__(self, what: str, op: str, origins: frozenset[str], detail: str = "") -> None:
+        """`detail` says why the values cannot become part of the program."""
+        names = ", ".join(sorted(origins)) or "random numbers"
+        super().__init__(f"{what} depends on the values of {names}{detail and f': {detail}'}", op=op)
+        self.what, self.origins = what, origins
 
 
 def origins_of(values: Sequence[Value]) -> frozenset[str]:

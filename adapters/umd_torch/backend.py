@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
 
 from umd_core.errors import AttributeValueError
 from umd_torch.compiled import CompiledGraph, boxed
+from umd_torch.counters import counters
 from umd_torch.runtime import Roles
 from umd_torch.session import session_for
 from umd_torch.settings import settings
-from umd_torch.torch_private import TracingContext, aot_autograd, check_version, unroll_recurrent_layers
+from umd_torch.torch_private import (
+    TracingContext,
+    aot_autograd,
+    check_version,
+    is_recompile,
+    unroll_recurrent_layers,
+)
 from umd_torch.tracing import decompositions, tracing
 
 check_version()
 unroll_recurrent_layers()
 
-Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+Compiler = Callable[[fx.GraphModule, Roles, str], Callable[..., Any]]
 
 
 def umd(
@@ -41,16 +49,27 @@ def umd(
         raise AttributeValueError("backend umd", "mode", f"{mode!r} means nothing here", value=mode, wanted="no mode")
     chosen = settings(options)
     session = session_for(chosen.device)
+    counters.recompiles += is_recompile()
 
-    def compiler(roles: Callable[[fx.GraphModule], Roles]) -> Compiler:
-        return lambda graph, _: boxed(CompiledGraph(session, graph, roles(graph), strict=chosen.strict))
+    def compiler(graph: fx.GraphModule, roles: Roles, _: str) -> Callable[..., Any]:
+        return boxed(CompiledGraph(session, graph, roles, strict=chosen.strict))
+
+    return compile_with(compiler, module, example_inputs)
+
+
+def compile_with(compiler: Compiler, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Returns what calls the graphs that torch makes of one, which `compiler` gets: (graph, roles, kind of graph)."""
+
+    def bound(kind: str, roles: Callable[[fx.GraphModule], Roles]) -> Callable[..., Any]:
+        return lambda graph, _: compiler(graph, roles(graph), kind)
 
     with tracing():
         compiled: Callable[..., Any] = aot_autograd(
-            fw_compiler=compiler(_forward_roles),
-            bw_compiler=compiler(lambda _: Roles()),
-            inference_compiler=compiler(_inference_roles),
+            fw_compiler=bound("forward", _forward_roles),
+            bw_compiler=bound("backward", lambda _: Roles()),
+            inference_compiler=bound("inference", _inference_roles),
             decompositions=decompositions(),
+            keep_inference_input_mutations=True,
         )(module, example_inputs)
     return compiled
 
@@ -58,7 +77,10 @@ def umd(
 def _inference_roles(_: fx.GraphModule) -> Roles:
     context = TracingContext.try_get()
     metadata = context and context.fw_metadata
-    return Roles(frozenset(metadata.static_input_indices if metadata else ()))
+    if not metadata:
+        return Roles()
+    counted = frozenset(metadata.mutated_graph_handled_indices_seen_by_autograd)
+    return Roles(frozenset(metadata.static_input_indices), counted=counted)
 
 
 def _forward_roles(graph: fx.GraphModule) -> Roles:
@@ -69,4 +91,4 @@ def _forward_roles(graph: fx.GraphModule) -> Roles:
         return Roles()
     count = len(graph.graph.output_node().args[0])  # type: ignore[arg-type]  # one flat tuple
     resident = range(metadata.num_forward_returns, count)
-    return Roles(frozenset(metadata.static_input_indices), frozenset(resident))
+    return replace(_inference_roles(graph), resident=frozenset(resident))

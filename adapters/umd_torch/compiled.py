@@ -16,6 +16,8 @@ from umd_torch.session import Session
 from umd_torch.symbols import Bound, bind, hints, is_symbolic
 
 Runner = Callable[[list[Any]], list[Any]]
+FOREIGN: list[Callable[[fx.GraphModule, Bound, bool], Runner | None]] = []
+"""Asked first: what runs graphs over tensors that are not the CPU's; None where a graph has none."""
 
 
 def runner(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, *, strict: bool) -> Runner:
@@ -24,6 +26,10 @@ def runner(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound,
     Raises:
         UmdError: with `strict`, what the device cannot run.
     """
+    for serve in FOREIGN:
+        found = serve(module, bound, strict)
+        if found is not None:
+            return found
     try:
         return Executable(session, lower(module, bound), roles)
     except UmdError as error:
@@ -67,7 +73,7 @@ class CompiledGraph:
         return found
 
 
-def boxed(graph: CompiledGraph) -> Runner:
+def boxed(graph: Callable[[list[Any]], list[Any]]) -> Runner:
     """Returns the graph as a function marked to take one list of arguments; torch copies marks of functions only."""
 
     def call(arguments: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ class Counters:
     """Counts of one process.
 
     Attributes:
+        recompiles: graphs that torch traced again, because something of the call before did not hold any more.
         programs: command buffers translated and loaded.
         submissions: programs submitted.
         round_trips: times the adapter waited for bytes of a device.
@@ -22,6 +23,7 @@ class Counters:
         fallbacks: calls of nodes that ran on the CPU, by op.
     """
 
+    recompiles: int = 0
     programs: int = 0
     submissions: int = 0
     round_trips: int = 0

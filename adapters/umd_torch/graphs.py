@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,11 @@ import torch
 from torch import fx
 
 from umd_core.errors import InternalError, UmdError, UnsupportedError
-from umd_core.ir import Graph, TensorDesc, contiguous_strides
+from umd_core.ir import Graph, TensorDesc
 from umd_torch.builder import SEED, Builder, Promise, Value, from_torch
+from umd_torch.layouts import Layout, is_dense, layout_of
 from umd_torch.lowering import lowering_of
+from umd_torch.mutations import OVERWRITE, Replay, replay_of
 from umd_torch.symbols import Bound, evaluate, is_symbolic
 from umd_torch.torch_private import map_aggregate, run_and_save_rng_state, run_with_rng_state, unset_fake_temporarily
 
@@ -27,44 +29,8 @@ TORCH = os.path.dirname(torch.__file__)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How torch wants a tensor to lie: shape and strides in elements."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def desc(self) -> TensorDesc:
-        """The description that the program uses: these strides where they leave no gaps, else row-major ones."""
-        shape, strides = self.shape, self.strides
-        plain = contiguous_strides(shape)
-        if not is_dense(shape, strides):
-            return TensorDesc(from_torch(self.dtype), shape)
-        normal = tuple(p if e == 1 else s for e, s, p in zip(shape, strides, plain, strict=True))
-        return TensorDesc(from_torch(self.dtype), shape, normal)
-
-    @property
-    def dense(self) -> bool:
-        """Whether the strides leave no gaps and no element lies twice."""
-        return is_dense(self.shape, self.strides)
-
-
 KEYS = Layout(torch.int64, (2,), (1,))
 """Seed and offset as one tensor: what a graph has for torch's state of the generator."""
-
-
-def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Returns whether the elements fill a range without gaps, in any order of axes."""
-    if 0 in shape:
-        return True
-    expected = 1
-    for stride, extent in sorted((s, e) for e, s in zip(shape, strides, strict=True) if e != 1):
-        if stride != expected:
-            return False
-        expected *= extent
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +60,20 @@ class Result:
     layout: Layout | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A placeholder that the graph overwrites: number `position` becomes `value`.
+
+    `replay` does the same on the host from less than the whole tensor, where that is possible.
+    """
+
+    position: int
+    name: str
+    value: Value
+    layout: Layout
+    replay: Replay | None = None
+
+
 @dataclass(slots=True)
 class Lowered:
     """A graph of umd's ops, and how it fits what torch calls."""
@@ -101,6 +81,7 @@ class Lowered:
     graph: Graph
     arguments: list[Argument] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
+    mutations: list[Mutation] = field(default_factory=list)
 
 
 def source_line(node: fx.Node) -> str:
@@ -108,16 +89,6 @@ def source_line(node: fx.Node) -> str:
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not frame[0].startswith(TORCH)]
     return ":".join((own or frames)[-1]) if frames else ""
-
-
-def layout_of(value: torch.Tensor, bound: Bound) -> Layout:
-    """Returns the layout of a tensor that tracing saw."""
-    if value.layout is not torch.strided or value.is_quantized:
-        raise UnsupportedError(f"{value.layout} tensors are not there")
-    if value.device.type != "cpu":
-        raise UnsupportedError(f"it works with a tensor on {value.device}")
-    shape = tuple(evaluate(e, bound) for e in value.shape)
-    return Layout(value.dtype, shape, tuple(evaluate(s, bound) for s in value.stride()))
 
 
 def promises(node: fx.Node, bound: Bound) -> tuple[Promise, ...]:
@@ -225,10 +196,27 @@ class Lowering:
         if is_symbolic(node.meta.get("val")) or isinstance(node.meta.get("val"), (int, float, bool)):
             self._values[node] = evaluate(node.meta["val"], self._bound)
             return
+        if node.target is OVERWRITE:
+            self.overwrite(node)
+            return
         try:
             self._values[node] = self.emit(node)
         except UmdError as error:
             raise located(error, node) from error
+
+    def overwrite(self, node: fx.Node) -> None:
+        """Notes that a placeholder gets another value; the node itself stands for the placeholder's tensor."""
+        target, source = node.args[:2]
+        value = self._values.get(source)  # type: ignore[arg-type]  # a node
+        if not isinstance(target, fx.Node) or target not in self._placeholders or not isinstance(value, Value):
+            raise located(UnsupportedError("it overwrites what is no input"), node)
+        position = self._placeholders[node] = self._placeholders[target]
+        self._values[node] = value
+        if value.name == target.name:
+            return
+        layout = layout_of(target.meta["val"], self._bound)
+        replay = replay_of(target, source, self._values, self._placeholders, self._bound)  # type: ignore[arg-type]
+        self._lowered.mutations.append(Mutation(position, target.name, value, layout, replay))
 
     def emit(self, node: fx.Node) -> Any:
         """Returns what a node's emitter returns."""
@@ -327,3 +315,9 @@ def lower(module: fx.GraphModule, bound: Bound | None = None, *, open_sizes: boo
     lowering = Lowering(module, bound or {})
     lowering.keep_open(open_sizes)
     return lowering.run()
+
+
+__all__ = [
+    "Argument", "Layout", "Lowered", "Lowering", "Mutation", "Result", "is_dense", "layout_of", "located", "lower",
+    "promises", "source_line", "to_numpy",
+]  # fmt: skip

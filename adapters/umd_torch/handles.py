@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 
 from umd_core.device import Binding
 from umd_torch.counters import counters
-from umd_torch.graphs import Layout
 from umd_torch.host import Bytes, copy_to
+from umd_torch.layouts import Layout
 from umd_torch.memory import Slab
 
 

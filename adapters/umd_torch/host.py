@@ -38,6 +38,12 @@ def copy_to(tensor: torch.Tensor, source: Bytes, offset: int) -> None:
         ctypes.memmove(tensor.data_ptr(), source.ctypes.data + offset, size)
 
 
+def note_change(tensor: torch.Tensor) -> None:
+    """Counts a change that torch did not see, so that who saved the tensor knows; inference tensors have no count."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+
+
 def drawn_seed() -> torch.Tensor:
     """Returns a 0-d int64 drawn from torch's generator: `torch.manual_seed` decides it, and each call's is another."""
     return torch.empty((), dtype=torch.int64).random_()

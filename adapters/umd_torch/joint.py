@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,15 @@ from torch import fx
 from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 
+from umd_core.dtypes import float32, float64
 from umd_core.errors import ShapeError, UnsupportedError
 from umd_core.ir import Graph, TensorDesc
-from umd_torch.builder import Value
-from umd_torch.graphs import TORCH, Layout, Lowering, layout_of
-from umd_torch.torch_private import aot_export_joint_with_descriptors, descriptors
+from umd_torch.builder import Builder, Value
+from umd_torch.graphs import TORCH, Lowering
+from umd_torch.layouts import Layout, layout_of
+from umd_torch.lowering.common import accumulating
+from umd_torch.optimizers import Emit, Operands
+from umd_torch.torch_private import aot_export_joint_with_descriptors, compiling, descriptors, refresh_recurrent_layers
 from umd_torch.tracing import decompositions, tracing
 
 LossFunction = Callable[..., torch.Tensor]
@@ -29,19 +34,16 @@ class Update:
 
     Attributes:
         parameter: name of the program's input that holds it.
-        state: names of the inputs that hold the optimizer's state of it.
-        op, attributes: the core's op.
+        state: names of the inputs that hold the optimizer's state of it, and how each lies.
         lr, step: names of the 0-d inputs that hold the learning rate and the number of this update.
-        ascends: whether the gradient is followed rather than descended.
+        emit: adds the update to the graph.
     """
 
     parameter: str
-    state: tuple[str, ...]
-    op: str
-    attributes: dict[str, Any]
+    state: dict[str, Layout]
     lr: str
     step: str
-    ascends: bool = False
+    emit: Emit
 
 
 @dataclass(slots=True)
@@ -59,6 +61,10 @@ class Step:
     batch: dict[int, Layout] = field(default_factory=dict)
     updated: tuple[str, ...] = ()
     aliases: list[str] = field(default_factory=list)
+
+
+NUMBER = Layout(torch.float64, (), ())
+"""How a learning rate, or the number of a step, lies."""
 
 
 def batch_input(position: int) -> str:
@@ -105,21 +111,39 @@ class Objective(torch.nn.Module):
 
 
 def trace(objective: Objective, batch: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """Returns forward and backward as one graph of ATen calls, whose placeholders and results say what they are."""
-    with tracing(), contextlib.ExitStack() as stack, traceback.preserve_node_meta():
-        joint = aot_export_joint_with_descriptors(stack, objective, tuple(batch), decompositions=decompositions())
+    """Returns forward and backward as one graph of ATen calls, whose placeholders and results say what they are.
+
+    Raises:
+        UnsupportedError: a tensor is used that is neither the module's nor in the batch.
+    """
+    contexts = (torch.enable_grad(), tracing(), compiling(), traceback.preserve_node_meta())
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        try:
+            joint = aot_export_joint_with_descriptors(stack, objective, tuple(batch), decompositions=decompositions())
+        except AssertionError as error:
+            if "FakeTensor" not in str(error):
+                raise
+            reason = "the model or the loss uses a tensor that is no parameter, no buffer and not in the batch"
+            raise UnsupportedError(f"{reason}; register it as a buffer, or pass it", op="train_step") from error
+        finally:
+            refresh_recurrent_layers(objective)
     return joint.graph_module
 
 
 class StepLowering(Lowering):
     """Lowers a joint graph and appends the updates.
 
-    `names` gives each parameter and buffer of the module the name of its input; a tied one has one name.
+    `names` gives each parameter and buffer of the module the name of its input; a tied one has one name. `clip_norm` is
+    what the norm of all gradients together is at most, None for any.
     """
 
-    def __init__(self, module: fx.GraphModule, names: dict[str, str], updates: dict[str, Update]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, names: dict[str, str], updates: dict[str, Update], clip_norm: float | None
+    ) -> None:
         super().__init__(module, {})
-        self._names, self._updates = names, updates
+        self._names, self._updates, self._clip_norm = names, updates, clip_norm
         self._descs: dict[str, TensorDesc] = {}
         self._gradients: dict[str, Value] = {}
         self.step = Step(self._lowered.graph)
@@ -168,6 +192,8 @@ class StepLowering(Lowering):
             else:
                 raise UnsupportedError(f"a result is {meaning.expr()}", op="train_step")
         self.step.updated = tuple(name for name in self._updates if name in self._gradients)
+        if self._clip_norm is not None:
+            self._clip(self._clip_norm)
         for name in self.step.updated:
             changed += self._update(self._updates[name], self._gradients[name])
         for name, value in changed:
@@ -188,22 +214,48 @@ class StepLowering(Lowering):
         before = self._gradients.get(name)
         self._gradients[name] = value if before is None else self._builder.op("Add", before, value)
 
+    def _clip(self, most: float) -> None:
+        """Scales the gradients of the parameters that are updated as `torch.nn.utils.clip_grad_norm_` does."""
+        b = self._builder
+        b.at("clip_norm", "", ())
+        gradients = [self._gradients[name] for name in self.step.updated]
+        wide = [b.cast(g, accumulating(g.dtype)) for g in gradients]
+        dtype = float64 if any(g.dtype is float64 for g in wide) else float32
+        squares = [b.cast(b.op("ReduceSum", b.op("Mul", g, g), keepdims=0), dtype) for g in wide]
+        total = b.op("Sqrt", functools.reduce(lambda x, y: b.op("Add", x, y), squares))
+        factor = b.op("Div", b.scalar(most, dtype), b.op("Add", total, b.scalar(1e-6, dtype)))
+        factor = b.op("Min", factor, b.scalar(1.0, dtype))
+        for name, gradient in zip(self.step.updated, gradients, strict=True):
+            self._gradients[name] = b.op("Mul", gradient, b.cast(factor, gradient.dtype))
+
     def _update(self, update: Update, gradient: Value) -> list[tuple[str, Value]]:
         """Returns the new parameter and state, by the names of the inputs that they overwrite."""
         self._builder.at(f"update of {update.parameter}", "", ())
         kept = self._descs[update.parameter]
         parameter = Value(update.parameter, kept.dtype, kept.shape)
-        if update.ascends:
-            gradient = self._builder.op("Neg", gradient)
-        state = []
-        for name in update.state:
-            self._descs[name] = kept
-            state.append(self._builder.input(name, kept))
-        scalars = [self._scalar(update.lr), self._scalar(update.step)]
-        slots: list[Value | None] = [*state] or [None]
-        inputs = (parameter, gradient, *slots, *scalars)
-        results = self._builder.ops(update.op, inputs, (True,) * (1 + len(state)), dict(update.attributes))
-        return list(zip((update.parameter, *update.state), results, strict=True))
+        state = tuple(self._named(name, layout) for name, layout in update.state.items())
+        scalars = (self._scalar(update.lr), self._scalar(update.step))
+        results = update.emit(self, Operands(parameter, gradient, state, *scalars))
+        changed = zip((update.parameter, *update.state), results, strict=True)
+        return [(name, value) for name, value in changed if value.name != name]
+
+    def inline(self, module: fx.GraphModule, inputs: Sequence[Value]) -> list[Value]:
+        """Returns the results of a graph of ATen calls on these inputs, its nodes added to this graph."""
+        given = iter(inputs)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = next(given)
+            elif node.op == "get_attr":
+                self.attribute(node)
+            elif node.op == "call_function":
+                self.call(node)
+        results: Any = module.graph.output_node().args[0]
+        return [self._values[item] for item in results]
+
+    @property
+    def builder(self) -> Builder:
+        """The ops of the graph under construction."""
+        return self._builder
 
     def _scalar(self, name: str) -> Value:
-        return self._named(name, Layout(torch.float32, (), ()))
+        return self._named(name, NUMBER)

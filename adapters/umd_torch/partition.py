@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from umd_core.ir import TensorDesc
 from umd_torch.counters import counters
 from umd_torch.graphs import Lowering, lower, promises, source_line
 from umd_torch.lowering import creation, layout
+from umd_torch.mutations import OVERWRITE
 from umd_torch.runtime import Executable, Roles
 from umd_torch.session import Session
 from umd_torch.symbols import Bound
@@ -31,18 +34,40 @@ class FallbackWarning(UserWarning):
     """A node runs on the CPU instead of the device."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A node that runs on the CPU: its op, its name, the line of the model that it comes from, and why."""
+
+    op: str
+    node: str
+    source: str
+    reason: str
+
+
 _warned: set[str] = set()
 
 
-def warn_once(node: fx.Node, reason: str) -> None:
+@contextlib.contextmanager
+def quiet() -> Generator[None]:
+    """Within the block nothing is said, and what would have been counts as not said."""
+    before = set(_warned)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        try:
+            yield
+        finally:
+            _warned.intersection_update(before)
+
+
+def warn_once(fallback: Fallback) -> None:
     """Says that an op runs on the CPU: which, where it comes from, why, and how to forbid or silence it."""
-    op = str(node.target)
-    if op in _warned:
+    if fallback.op in _warned:
         return
-    _warned.add(op)
-    place = f" at {source_line(node)}" if source_line(node) else ""
+    _warned.add(fallback.op)
+    place = f" at {fallback.source}" if fallback.source else ""
     warnings.warn(
-        f"{op} (node {node.name!r}{place}) runs on the CPU: {reason}. options={{'strict': True}} forbids that; "
+        f"{fallback.op} (node {fallback.node!r}{place}) runs on the CPU: {fallback.reason}. "
+        "options={'strict': True} forbids that; "
         "warnings.simplefilter('ignore', umd_torch.FallbackWarning) silences this",
         FallbackWarning,
         stacklevel=2,
@@ -132,28 +157,40 @@ class Part(torch.nn.Module):
 
     def __init__(self, executable: Executable, single: bool) -> None:
         super().__init__()
-        self._executable, self._single = executable, single
+        self.executable, self._single = executable, single
 
     def forward(self, *arguments: Any) -> Any:
         """Returns the part's results; one result comes alone."""
-        results = self._executable(arguments)
+        results = self.executable(arguments)
         return results[0] if self._single else results
 
 
 class Split:
-    """A graph whose parts run on the device and on the CPU in turn."""
+    """A graph whose parts run on the device and on the CPU in turn.
 
-    def __init__(self, module: fx.GraphModule, on_cpu: Counter[str]) -> None:
-        self._module, self._on_cpu = module, on_cpu
+    Attributes:
+        fallbacks: what runs on the CPU.
+        parts: what runs on the device.
+    """
+
+    def __init__(self, module: fx.GraphModule, fallbacks: Sequence[Fallback], overwritten: Sequence[int]) -> None:
+        self._module, self.fallbacks, self._overwritten = module, fallbacks, overwritten
+        self._on_cpu = Counter(fallback.op for fallback in fallbacks)
+        self.parts = [part.executable for part in module.children() if isinstance(part, Part)]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        """Returns the graph's results."""
+        """Returns the graph's results; what it changes in place is changed once all parts have run."""
         counters.fallbacks.update(self._on_cpu)
-        return list(self._module(*arguments))
+        results = list(self._module(*arguments))
+        with torch.no_grad():
+            for position, value in zip(reversed(self._overwritten), reversed(results), strict=False):
+                arguments[position].copy_(value)
+        return results[: len(results) - len(self._overwritten)]
 
 
 def split(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, error: UmdError) -> Split:
     """Returns what runs a graph that the device cannot run whole; `error` says why."""
+    module, overwritten = without_overwrites(module)
     probe = Probe(module, bound)
     probe.run()
     refused = dict(probe.refused)
@@ -162,9 +199,32 @@ def split(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, 
     while True:
         fused = _fuse(module, refused)
         try:
-            return _assemble(session, fused, roles, bound, refused)
+            return Split(*_assemble(session, fused, roles, bound, refused), overwritten)
         except UmdError as again:
             _refuse_named(module, refused, again)
+
+
+def without_overwrites(module: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
+    """Returns the graph with what it writes into its inputs as further results, and the inputs' positions.
+
+    A part that wrote into an input could run before another that reads it.
+    """
+    if not any(node.target is OVERWRITE for node in module.graph.nodes):
+        return module, []
+    duplicate = copy.copy(module)
+    duplicate.graph = copy.deepcopy(module.graph)
+    placeholders = [n for n in duplicate.graph.nodes if n.op == "placeholder"]
+    overwritten, values = [], []
+    for node in [n for n in duplicate.graph.nodes if n.target is OVERWRITE]:
+        target, value = node.args[:2]
+        overwritten.append(placeholders.index(target))
+        values.append(value)
+        node.replace_all_uses_with(target)
+        duplicate.graph.erase_node(node)
+    output = duplicate.graph.output_node()
+    output.args = ((*output.args[0], *values),)  # type: ignore[misc]  # one flat tuple
+    duplicate.recompile()
+    return duplicate, overwritten
 
 
 def _refuse_named(module: fx.GraphModule, refused: dict[str, UmdError], error: UmdError) -> None:
@@ -193,12 +253,12 @@ def _fuse(module: fx.GraphModule, refused: Mapping[str, UmdError]) -> fx.GraphMo
 
 def _assemble(
     session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, refused: Mapping[str, UmdError]
-) -> Split:
-    """Returns the fused graph with its parts translated."""
+) -> tuple[fx.GraphModule, list[Fallback]]:
+    """Returns the fused graph with its parts translated, and what runs on the CPU."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     static = {n for i, n in enumerate(placeholders) if i in roles.static}
     kept = _kept(module, roles)
-    on_cpu: Counter[str] = Counter()
+    fallbacks: list[Fallback] = []
     for node in module.graph.nodes:
         if node.op == "call_module":
             part = getattr(module, node.target)
@@ -206,10 +266,10 @@ def _assemble(
             single = not isinstance(part.graph.output_node().args[0], (tuple, list))
             setattr(module, node.target, Part(Executable(session, lower(part, bound), own), single))
         elif node.op == "call_function" and node.name in refused and node.target is not operator.getitem:
-            on_cpu[str(node.target)] += 1
-            warn_once(node, _reason(refused[node.name]))
+            fallbacks.append(Fallback(str(node.target), node.name, source_line(node), _reason(refused[node.name])))
+            warn_once(fallbacks[-1])
     module.recompile()
-    return Split(module, on_cpu)
+    return module, fallbacks
 
 
 def _reason(error: UmdError) -> str:

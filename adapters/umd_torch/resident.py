@@ -11,13 +11,13 @@ from torch.optim import Optimizer
 
 from umd_core.device import Binding
 from umd_core.errors import UnsupportedError
-from umd_torch.graphs import Layout
 from umd_torch.handles import from_bytes
 from umd_torch.host import Bytes, copy_from
+from umd_torch.inputs import in_layout
 from umd_torch.joint import Objective, Update
+from umd_torch.layouts import Layout
 from umd_torch.memory import regions
-from umd_torch.optimizers import rule_of, steps_taken
-from umd_torch.runtime import in_layout
+from umd_torch.optimizers import STEP, Group, rule_of
 from umd_torch.session import Session
 from umd_torch.torch_private import note_optimizer_step
 
@@ -39,10 +39,9 @@ class Resident:
         self.names: dict[str, str] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._name_tensors(objective)
-        self._state = dict(self._state_names())
         self.updated: tuple[str, ...] | None = None
         self._layouts = {name: _layout(tensor) for name, tensor in self._tensors.items()}
-        self._layouts |= {name: self._layouts[parameter] for name, (parameter, _) in self._state.items()}
+        self._state = dict(self._state_names())
         self.regions, self._size = regions({n: layout.desc.byte_size for n, layout in self._layouts.items()})
         self._slab = session.slab(self._size)
         self._taken = 0
@@ -66,10 +65,16 @@ class Resident:
 
     def _state_names(self) -> Iterator[tuple[str, tuple[str, str]]]:
         """Yields the name here of each state tensor, with its parameter's name and its name in torch's state."""
+        for name, group in self._grouped():
+            for kind, tensor in self.rule.initial(group, self._tensors[name], shapes_only=True).items():
+                self._layouts[f"{name}.{kind}"] = _layout(tensor)
+                yield f"{name}.{kind}", (name, kind)
+
+    def _grouped(self) -> Iterator[tuple[str, Group]]:
+        """Yields each parameter's name with its group."""
         for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
             for name in names:
-                for kind in self.rule.state(group):
-                    yield f"{name}.{kind}", (name, kind)
+                yield name, group
 
     # what programs need
 
@@ -86,13 +91,13 @@ class Resident:
         result = {}
         for number, (names, group) in enumerate(zip(self._groups, self._optimizer.param_groups, strict=True)):
             for name in names:
-                state = tuple(f"{name}.{kind}" for kind in self.rule.state(group))
+                kinds = self.rule.initial(group, self._tensors[name], shapes_only=True)
+                state = [f"{name}.{kind}" for kind in kinds]
                 if any(s not in self.regions for s in state):
                     raise UnsupportedError("momentum was switched on after training began", op="train_step")
-                result[name] = Update(
-                    name, state, self.rule.op, self.rule.attributes(group), f"lr:{number}",
-                    f"step:{self._start[name]}", bool(group["maximize"]),
-                )  # fmt: skip
+                layouts = {s: self._layouts[s] for s in state}
+                emit = self.rule.emit(group, self._tensors[name])
+                result[name] = Update(name, layouts, f"lr:{number}", f"step:{self._start[name]}", emit)
         return result
 
     def key(self) -> tuple[Any, ...]:
@@ -104,7 +109,7 @@ class Resident:
         groups = self._optimizer.param_groups
         if [len(g["params"]) for g in groups] != [len(names) for names in self._groups]:
             raise UnsupportedError("the optimizer's parameter groups changed after training began", op="train_step")
-        settings = [(tuple(self.rule.attributes(g).items()), g["maximize"], len(g["params"])) for g in groups]
+        settings = [(self.rule.settings(g), len(g["params"])) for g in groups]
         return (*settings, *self._starts)
 
     def scalars(self) -> Iterator[tuple[str, float]]:
@@ -147,19 +152,25 @@ class Resident:
     def load(self) -> None:
         """Sends parameters, buffers and optimizer state: the host's values become the device's."""
         data: Bytes = np.zeros(self._size, np.uint8)
+        initial = self._initial()
         for name, region in self.regions.items():
             tensor = self._host(name)
-            if tensor is not None:
-                copy_from(in_layout(tensor.detach(), self._layouts[name])[0], data, region.offset)
-        self._start = {}
-        for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
-            for name in names:
-                state = self._optimizer.state.get(self._tensors[name], {})
-                self._start[name] = steps_taken(self.rule, state, group)
+            if tensor is None:
+                tensor = initial[name]
+            copy_from(in_layout(tensor.detach(), self._layouts[name])[0], data, region.offset)
+        self._start = {name: self.rule.steps(group, self._tensors[name]) for name, group in self._grouped()}
         self._starts = sorted(set(self._start.values()))
         self._taken = 0
         self._session.write(self._slab, 0, data)
         self._settle()
+
+    def _initial(self) -> dict[str, torch.Tensor]:
+        """Returns what the optimizer's state starts from, by name here."""
+        return {
+            f"{name}.{kind}": tensor
+            for name, group in self._grouped()
+            for kind, tensor in self.rule.initial(group, self._tensors[name]).items()
+        }
 
     def sync(self) -> None:
         """Brings parameters, buffers and optimizer state back into the torch objects: one round trip."""
@@ -179,7 +190,7 @@ class Resident:
         for name in updated:
             steps = self._start[name] + self._taken
             if self.rule.counts:
-                self._optimizer.state[self._tensors[name]]["step"] = torch.tensor(float(steps))
+                self._optimizer.state[self._tensors[name]][STEP] = torch.tensor(float(steps))
 
     def _fetched(self, source: Bytes, name: str) -> torch.Tensor:
         return from_bytes(source, self.regions[name].offset, self._layouts[name])

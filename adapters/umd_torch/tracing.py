@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from umd_torch import attention, foreach
-from umd_torch.torch_private import core_aten_decompositions, get_decompositions, without_mkldnn
+from umd_torch.decompositions import DECOMPOSITIONS as OURS
+from umd_torch.torch_private import core_aten_decompositions, get_decompositions, plain_gradients, without_mkldnn
 
 aten = torch.ops.aten
 
@@ -25,7 +26,11 @@ decomposition gives wrong gradients (attention is traced as plain matrix product
 
 KEPT_OVERLOADS = tuple(getattr(packet, name) for packet in KEPT for name in packet.overloads())
 
-MORE = (aten.linalg_vector_norm, aten._native_batch_norm_legit, aten.native_batch_norm)
+MORE = (
+    aten.linalg_vector_norm, aten._native_batch_norm_legit, aten.native_batch_norm, aten._batch_norm_with_update,
+    aten._batch_norm_with_update_functional, aten.cauchy, aten.dist, aten.grid_sampler_2d, aten.ldexp,
+    aten.narrow_copy, aten.tril_indices, aten.triu_indices, aten.unbind_copy,
+)  # fmt: skip
 """What the core decompositions leave whole, and would be a lowering of many ops here."""
 
 
@@ -35,16 +40,7 @@ def decompositions() -> dict[Any, Any]:
     table: dict[Any, Any] = {**get_decompositions(MORE), **core_aten_decompositions()}
     for overload in KEPT_OVERLOADS:
         table.pop(overload, None)
-    ours = {aten._adaptive_avg_pool2d.default: _adaptive_average}
-    return {**table, **attention.DECOMPOSITIONS, **foreach.DECOMPOSITIONS, **ours}
-
-
-def _adaptive_average(x: torch.Tensor, size: Sequence[int]) -> Any:
-    """Returns torch's decomposition where windows are of unequal size; one pool does the others."""
-    if all(o and e % o == 0 for e, o in zip(x.shape[-2:], size, strict=True)):
-        return NotImplemented
-    pool = aten._adaptive_avg_pool2d
-    return get_decompositions([pool])[pool.default](x, size)
+    return {**table, **attention.DECOMPOSITIONS, **foreach.DECOMPOSITIONS, **OURS}
 
 
 @contextlib.contextmanager
@@ -53,7 +49,7 @@ def tracing() -> Generator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with without_mkldnn(), sdpa_kernel(SDPBackend.MATH):
+        with without_mkldnn(), plain_gradients(), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

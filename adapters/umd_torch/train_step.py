@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,13 +13,14 @@ from torch.optim import Optimizer
 import umd_core as umd
 from umd_core.errors import InputCountError
 from umd_torch.builder import SEED
-from umd_torch.graphs import Layout
+from umd_torch.compiled import SIZES
 from umd_torch.handles import from_bytes
 from umd_torch.host import Bytes, copy_from, drawn_seed
+from umd_torch.inputs import in_layout
 from umd_torch.joint import LossFunction, Objective, StepLowering, batch_input, trace
+from umd_torch.layouts import Layout
 from umd_torch.memory import Region, aligned, regions
 from umd_torch.resident import Resident
-from umd_torch.runtime import in_layout
 from umd_torch.session import Session, session_for
 from umd_torch.settings import settings
 
@@ -32,9 +34,14 @@ class Program:
     """
 
     def __init__(
-        self, session: Session, resident: Resident, objective: Objective, batch: Sequence[torch.Tensor]
+        self,
+        session: Session,
+        resident: Resident,
+        objective: Objective,
+        batch: Sequence[torch.Tensor],
+        clip_norm: float | None,
     ) -> None:
-        lowering = StepLowering(trace(objective, batch), resident.names, resident.updates())
+        lowering = StepLowering(trace(objective, batch), resident.names, resident.updates(), clip_norm)
         lowering.run()
         self._session, self._resident, self._step = session, resident, lowering.step
         graph, self.updated = lowering.step.graph, lowering.step.updated
@@ -62,7 +69,7 @@ class Program:
         for name, value in self._resident.scalars():
             if name in self._places:
                 offset = self._places[name].offset
-                data[offset : offset + 4].view(np.float32)[0] = value
+                data[offset : offset + 8].view(np.float64)[0] = value
         self._session.write(self._slab, 0, data)
         ticket = self._session.submit(self._loaded, self._bindings)
         return from_bytes(
@@ -80,12 +87,19 @@ class TrainStep:
     """
 
     def __init__(
-        self, model: torch.nn.Module, loss_fn: LossFunction, optimizer: Optimizer, *, device: str | None = None
+        self,
+        model: torch.nn.Module,
+        loss_fn: LossFunction,
+        optimizer: Optimizer,
+        *,
+        clip_norm: float | None = None,
+        device: str | None = None,
     ) -> None:
         self._session = session_for(settings({} if device is None else {"device": device}).device)
         self._objective = Objective(model, loss_fn)
         self._resident = Resident(self._session, self._objective, optimizer)
-        self._programs: dict[Any, Program] = {}
+        self._clip_norm = clip_norm
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
 
     def __call__(self, *batch: torch.Tensor) -> torch.Tensor:
         """Returns the loss, a 0-d CPU tensor, and leaves the model's update on the device.
@@ -98,6 +112,7 @@ class TrainStep:
         """
         if len(batch) < 2:
             raise InputCountError("train_step", len(batch), 2, 1 << 10)
+        self._session.check_process()
         with self._session.lock:
             self._resident.check()
             program = self.program(*batch)
@@ -110,7 +125,11 @@ class TrainStep:
         key = (*((t.dtype, t.shape, t.stride()) for t in batch), *self._mode(), *self._resident.key())
         found = self._programs.get(key)
         if found is None:
-            found = self._programs[key] = Program(self._session, self._resident, self._objective, batch)
+            found = Program(self._session, self._resident, self._objective, batch, self._clip_norm)
+            self._programs[key] = found
+            if len(self._programs) > SIZES:
+                self._programs.popitem(last=False)
+        self._programs.move_to_end(key)
         return found
 
     def _mode(self) -> tuple[Any, ...]:
@@ -131,17 +150,23 @@ class TrainStep:
 
 
 def train_step(
-    model: torch.nn.Module, loss_fn: LossFunction, optimizer: Optimizer, *, device: str | None = None
+    model: torch.nn.Module,
+    loss_fn: LossFunction,
+    optimizer: Optimizer,
+    *,
+    clip_norm: float | None = None,
+    device: str | None = None,
 ) -> TrainStep:
     """Returns a callable that runs one training step on a device: `loss = step(x, y)`.
 
     Args:
         model: on the CPU.
         loss_fn: `loss_fn(model(x), y)` is one number.
-        optimizer: SGD, Adam or AdamW of torch.optim, over parameters of the model.
+        optimizer: one of torch.optim's that take no closure, over parameters of the model.
+        clip_norm: what the norm of all gradients together is at most, as `torch.nn.utils.clip_grad_norm_` has it.
         device: "sim:0", "grpc://host:port/sim:0"; UMD_DEVICE or the available device of highest priority without it.
 
     Raises:
-        UnsupportedError: an optimizer or an option of it that is not there; it names those that are.
+        UnsupportedError: an optimizer or an option of it that is not there.
     """
-    return TrainStep(model, loss_fn, optimizer, device=device)
+    return TrainStep(model, loss_fn, optimizer, clip_norm=clip_norm, device=device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from umd_torch.lowering import (
+    bits,
     convolution,
     creation,
     elementwise,
@@ -24,6 +25,7 @@ LOWERINGS: Table = {
     **creation.TABLE,
     **layout.TABLE,
     **elementwise.TABLE,
+    **bits.TABLE,
     **reductions.TABLE,
     **ordering.TABLE,
     **matrix.TABLE,
@@ -35,11 +37,13 @@ LOWERINGS: Table = {
     **random.TABLE,
 }
 """OpOverload → emitter."""
+BY_NAME = {**grouped.BY_NAME, **elementwise.BY_NAME}
+"""Name of an overload that is not declared yet when this is imported → emitter."""
 
 
 def lowering_of(target: Any) -> Emitter | None:
     """Returns the emitter of an overload, of a library's own op by its name; None when there is none."""
-    return LOWERINGS.get(target) or grouped.BY_NAME.get(str(target))
+    return LOWERINGS.get(target) or BY_NAME.get(str(target))
 
 
 __all__ = ["LOWERINGS", "Emitter", "lowering_of"]

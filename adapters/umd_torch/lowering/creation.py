@@ -73,7 +73,7 @@ TABLE: Table = {
         (
             aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.empty.memory_format,
             aten.empty_like.default, aten.new_empty.default, aten.empty_permuted.default, aten.empty_strided.default,
-            aten.new_empty_strided.default,
+            aten.new_empty_strided.default, aten._efficientzerotensor.default,
         ),
         _always(0),
     ),

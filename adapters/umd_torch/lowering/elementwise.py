@@ -218,11 +218,6 @@ def _present(op: str) -> Emitter:
     return emit
 
 
-def _tan(b: Builder, x: Value) -> Value:
-    x = b.cast(x, b.dtype)
-    return b.op("Div", b.op("Sin", x), b.op("Cos", x))
-
-
 def _same_or(op: str) -> Emitter:
     """Returns an emitter of an op that leaves integers as they are."""
 
@@ -253,6 +248,35 @@ def _sign(b: Builder, x: Value) -> Value:
     return b.op("Where", b.op("IsNaN", x), b.scalar(0, x.dtype), sign) if x.dtype.is_float else sign
 
 
+def _angle(b: Builder, x: Value) -> Value:
+    """Returns 0 or π, NaN of NaN."""
+    x = b.cast(x, b.dtype)
+    flat = b.op("Where", b.op("Less", x, b.scalar(0, x.dtype)), b.scalar(math.pi, x.dtype), b.scalar(0, x.dtype))
+    return b.op("Where", b.op("IsNaN", x), x, flat)
+
+
+def _hypotenuse(b: Builder, x: Value, y: Value) -> Value:
+    """Returns the root of x² + y², which overflows only where it is too large itself."""
+    x, y = (b.op("Abs", b.cast(v, b.dtype)) for v in (x, y))
+    large, small, zero = b.op("Max", x, y), b.op("Min", x, y), b.scalar(0, b.dtype)
+    ratio = b.op("Div", small, large)
+    root = b.op("Mul", large, b.op("Sqrt", b.op("Add", b.scalar(1, b.dtype), b.op("Mul", ratio, ratio))))
+    infinity = b.scalar(math.inf, b.dtype)
+    plain = b.op("Or", b.op("Equal", large, zero), b.op("Equal", large, infinity))
+    either = b.op("Or", b.op("Equal", x, infinity), b.op("Equal", y, infinity))
+    return b.op("Where", either, infinity, b.op("Where", plain, large, root))
+
+
+def _spherical_bessel(b: Builder, x: Value) -> Value:
+    """Returns sin(x) / x, by its series near 0."""
+    x = b.cast(x, b.dtype)
+    square, series = b.op("Mul", x, x), b.scalar(1 / 6227020800, x.dtype)
+    for count in (39916800, 362880, 5040, 120, 6, 1):
+        series = b.op("Sub", b.scalar(1 / count, x.dtype), b.op("Mul", square, series))
+    far = b.op("Where", b.op("IsInf", x), b.scalar(0, x.dtype), b.op("Div", b.op("Sin", x), x))
+    return b.op("Where", b.op("Less", b.op("Abs", x), b.scalar(0.5, x.dtype)), series, far)
+
+
 def _addc(op: str) -> Emitter:
     """Returns an emitter of input + value · (x op y)."""
 
@@ -265,14 +289,16 @@ def _addc(op: str) -> Emitter:
     return emit
 
 
-def _multiply_add(b: Builder, x: Value, y: Value, z: Value) -> Value:
-    return b.op("Add", b.op("Mul", *(b.cast(v, b.dtype) for v in (x, y))), b.cast(z, b.dtype))
+def _multiply_add(b: Builder, x: Operand, y: Operand, z: Operand) -> Value:
+    left, right, more = (operand(b, v, b.dtype) for v in (x, y, z))
+    return b.op("Add", b.op("Mul", left, right), more)
 
 
 _UNARY = {
     "exp": "Exp", "expm1": "umd.Expm1", "log": "Log", "log1p": "umd.Log1p", "sqrt": "Sqrt", "rsqrt": "umd.Rsqrt",
     "sin": "Sin", "cos": "Cos", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf", "reciprocal": "Reciprocal",
-    "neg": "Neg", "relu": "Relu",
+    "neg": "Neg", "relu": "Relu", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh",
+    "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh",
 }  # fmt: skip
 _ROUNDING = {"floor": "Floor", "ceil": "Ceil", "trunc": "umd.Trunc"}
 _COMPARISONS = {
@@ -335,16 +361,20 @@ TABLE: Table = {
     aten.log2.default: _scaled_log(2),
     aten.log10.default: _scaled_log(10),
     aten.exp2.default: _exp2,
-    aten.tan.default: _tan,
     aten.round.default: _round,
     aten.round.decimals: _round,
     aten.fmax.default: _present("Max"),
     aten.fmin.default: _present("Min"),
+    aten.angle.default: _angle,
+    aten.hypot.default: _hypotenuse,
+    aten.special_spherical_bessel_j0.default: _spherical_bessel,
     aten.abs.default: _abs,
     aten.sign.default: _sign,
     aten.isnan.default: _false_or("IsNaN"),
     aten.isinf.default: _false_or("IsInf"),
     aten.addcmul.default: _addc("Mul"),
     aten.addcdiv.default: _addc("Div"),
-    torch.ops.prims.fma.default: _multiply_add,
 }
+
+BY_NAME: dict[str, Emitter] = {"prims.fma.default": _multiply_add}
+"""Ops that torch declares where they are first used, by the name of their overload."""

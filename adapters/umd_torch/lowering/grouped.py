@@ -61,11 +61,14 @@ def _sum_groups(b: Builder, members: Value, products: Value) -> Value:
 
 
 def _histogram(b: Builder, x: Value, bins: int = 100, min: Number = 0, max: Number = 0) -> Value:
-    """Returns how many elements fall into each of `bins` equal parts of [min, max]; the rest is left out."""
+    """Returns how many elements fall into each of `bins` equal parts of [min, max]; the rest is left out.
+
+    Equal limits, whatever they are, stand for the least and the largest element.
+    """
     flat = b.reshape(x, (math.prod(x.shape),))
     low, high = b.scalar(min, x.dtype), b.scalar(max, x.dtype)
     if min == max:
-        low, high = _limits(b, flat) if min == 0 else (low, high)
+        low, high = (low, high) if 0 in flat.shape else _limits(b, flat)
         equal = b.op("Equal", low, high)
         one = b.scalar(1, x.dtype)
         low, high = (b.op("Where", equal, b.op(op, edge, one), edge) for op, edge in (("Sub", low), ("Add", high)))
@@ -82,9 +85,7 @@ def _histogram(b: Builder, x: Value, bins: int = 100, min: Number = 0, max: Numb
 
 
 def _limits(b: Builder, x: Value) -> tuple[Value, Value]:
-    """Returns the least and the largest element; 0 and 0 where there is none."""
-    if 0 in x.shape:
-        return b.scalar(0, x.dtype), b.scalar(0, x.dtype)
+    """Returns the least and the largest element."""
     return b.op("ReduceMin", x, keepdims=0), b.op("ReduceMax", x, keepdims=0)
 
 

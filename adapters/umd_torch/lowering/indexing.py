@@ -121,6 +121,53 @@ def _scatter_mean(b: Builder, x: Value, dim: int, index: Value, source: Value, i
     return b.op("Div", b.op("Sub", sums, rest), counts)
 
 
+def _index_reduce(
+    b: Builder, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    """Emits the reduction of scatter, with the one index of each slice for all of its elements."""
+    axis = axis_of(dim, x.rank)
+    column = b.reshape(index, (*(1,) * axis, math.prod(index.shape), *(1,) * (source.rank - axis - 1)))
+    places = b.expand(column, source.shape) if source.rank else b.reshape(index, ())
+    return _scatter_reduce_two(b, x, dim, places, source, reduce, include_self=include_self)
+
+
+def _flat(b: Builder, x: Value) -> Value:
+    return b.reshape(x, (math.prod(x.shape),))
+
+
+def _put(b: Builder, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    done = _scatter(b, _flat(b, x), 0, _flat(b, index), _flat(b, source), "add" if accumulate else None)
+    return b.reshape(done, x.shape)
+
+
+# a mask that picks as many elements as there are places for
+
+
+def _ranks(b: Builder, mask: Value) -> Value:
+    """Returns, flat, how many elements the mask has picked before each."""
+    counted = b.cast(_flat(b, mask), dtypes.int64)
+    return b.op("CumSum", counted, b.scalar(0, dtypes.int64), exclusive=1)
+
+
+def _masked_scatter(b: Builder, x: Value, mask: Value, source: Value) -> Value:
+    """Returns x with the elements that the mask picks taken from the source, one after another."""
+    if 0 in source.shape:
+        return b.expand(x, b.shape)
+    mask = b.expand(b.cast(mask, dtypes.bool_), b.shape)
+    place = b.op("Where", _flat(b, mask), _ranks(b, mask), b.scalar(0, dtypes.int64))
+    picked = b.reshape(b.op("Gather", _flat(b, source), place, axis=0), b.shape)
+    return b.op("Where", mask, b.cast(picked, x.dtype), b.expand(x, b.shape))
+
+
+def _masked_scatter_backward(b: Builder, dy: Value, mask: Value, sizes: Sequence[int]) -> Value:
+    """Returns the gradient in the source: what the mask picks in order, then zeros."""
+    count = math.prod(sizes)
+    mask = b.expand(b.cast(mask, dtypes.bool_), dy.shape)
+    place = b.op("Where", _flat(b, mask), _ranks(b, mask), b.scalar(count, dtypes.int64))
+    done = b.op("ScatterElements", b.full(0, dy.dtype, (count + 1,)), place, _flat(b, dy), axis=0)
+    return b.reshape(b.slice(done, 0, 0, count), sizes)
+
+
 # several index tensors
 
 
@@ -204,10 +251,15 @@ def _index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Va
 
 
 def _masked_put(b: Builder, x: Value, mask: Value, values: Value, accumulate: bool) -> Value:
-    if math.prod(values.shape) != 1 or accumulate:
-        raise b.unsupported("a mask as an index makes a shape that depends on data")
-    wide = b.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank)))
-    return b.op("Where", wide, b.reshape(values, ()), x)
+    """Puts values where a mask is set: one value, or as many slices as the mask picks, in their order."""
+    rest = x.shape[mask.rank :]
+    wide = b.reshape(mask, (*mask.shape, *(1,) * len(rest)))
+    if values.rank <= len(rest) or values.shape[: values.rank - len(rest)] == (1,):
+        new = values if values.rank <= len(rest) else b.squeeze(values, 0)
+    else:
+        place = b.op("Where", _flat(b, mask), _ranks(b, mask), b.scalar(0, dtypes.int64))
+        new = b.op("Gather", values, b.reshape(place, mask.shape), axis=0)
+    return b.op("Where", wide, b.op("Add", x, new) if accumulate else new, x)
 
 
 def _masked_fill(b: Builder, x: Value, mask: Value, value: Value | Number) -> Value:
@@ -225,6 +277,10 @@ TABLE: Table = {
     aten.scatter.value_reduce: _scatter_reduce,
     aten.scatter_add.default: _scatter_add,
     aten.scatter_reduce.two: _scatter_reduce_two,
+    aten.index_reduce.default: _index_reduce,
+    aten.put.default: _put,
+    aten.masked_scatter.default: _masked_scatter,
+    aten.masked_scatter_backward.default: _masked_scatter_backward,
     aten.index.Tensor: _index,
     aten._unsafe_index.Tensor: _index,
     aten.index_put.default: _index_put,

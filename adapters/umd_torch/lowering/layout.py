@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -163,22 +164,37 @@ def _select_scatter(b: Builder, x: Value, source: Value, dim: int, index: int) -
     return _slice_scatter(b, x, b.unsqueeze(source, axis), axis, at, at + 1)
 
 
-def _as_strided(
-    b: Builder, x: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Value:
-    """Emits a gather by a constant index, for a base whose elements lie row-major from offset 0 on."""
+def _strided_places(b: Builder, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None) -> Value:
+    """Returns the positions that as_strided picks, of a base whose elements lie row-major from offset 0 on."""
     if not b.row_major:
         raise b.unsupported("as_strided of a view needs the storage behind it")
-    places = np.asarray(storage_offset or 0, np.int64)
+    places = np.asarray(offset or 0, np.int64)
     for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
         column = np.arange(int(extent), dtype=np.int64) * int(step)
         places = places + column.reshape(-1, *(1,) * (len(size) - axis - 1))
     if places.size > MAX_INDEXED:
         raise b.unsupported(f"as_strided of more than {MAX_INDEXED} elements is not there")
-    flat = b.reshape(x, (-1,) if 0 in x.shape else (int(np.prod(x.shape)),))
-    if places.size and (places.min() < 0 or places.max() >= flat.shape[0]):
+    if places.size and (places.min() < 0 or places.max() >= math.prod(x.shape)):
         raise b.unsupported("as_strided reaches outside its base")
-    return b.op("Gather", flat, b.constant(places), axis=0)
+    return b.constant(places)
+
+
+def _as_strided(
+    b: Builder, x: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Value:
+    places = _strided_places(b, x, size, stride, storage_offset)
+    return b.op("Gather", b.reshape(x, (math.prod(x.shape),)), places, axis=0)
+
+
+def _as_strided_scatter(
+    b: Builder, x: Value, source: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Value:
+    places = _strided_places(b, x, size, stride, storage_offset)
+    count = math.prod(places.shape)
+    if not count:
+        return x
+    flat, updates = b.reshape(x, (math.prod(x.shape),)), b.reshape(b.cast(source, x.dtype), (count,))
+    return b.reshape(b.op("ScatterElements", flat, b.reshape(places, (count,)), updates, axis=0), x.shape)
 
 
 def _unfold(b: Builder, x: Value, dim: int, size: int, step: int) -> Value:
@@ -264,7 +280,8 @@ TABLE: Table = {
     aten.repeat.default: _repeat,
     aten.slice_scatter.default: _slice_scatter,
     aten.select_scatter.default: _select_scatter,
-    aten.as_strided.default: _as_strided,
+    **_each(_as_strided, aten.as_strided.default, aten.as_strided_copy.default),
+    aten.as_strided_scatter.default: _as_strided_scatter,
     **_each(_diagonal, aten.diagonal.default, aten.diagonal_copy.default),
     aten.diagonal_scatter.default: _diagonal_scatter,
     **_each(_unfold, aten.unfold.default, aten.unfold_copy.default),

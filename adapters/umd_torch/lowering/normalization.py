@@ -134,6 +134,13 @@ def _batch_norm_backward(
     return tuple(g if m else None for g, m in zip(_promised(b, grads), mask, strict=True))
 
 
+def _batch_norm_backward_with_reserve(
+    b: Builder, dy: Value, x: Value, weight: Value, mean: Optional, var: Optional, save_mean: Optional,
+    save_invstd: Optional, update: bool, eps: float, mask: Sequence[bool], reserve: Value,
+) -> Several:  # fmt: skip
+    return _batch_norm_backward(b, dy, x, weight, mean, var, save_mean, save_invstd, update, eps, mask)
+
+
 TABLE: Table = {
     aten._softmax.default: _softmax("Softmax"),
     aten._log_softmax.default: _softmax("LogSoftmax"),
@@ -146,4 +153,5 @@ TABLE: Table = {
     aten._native_batch_norm_legit_no_training.default: _batch_norm_no_training,
     aten._native_batch_norm_legit.no_stats: _batch_norm_no_stats,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.batch_norm_backward.default: _batch_norm_backward_with_reserve,
 }

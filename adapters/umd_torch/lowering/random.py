@@ -142,6 +142,21 @@ def _permutation(b: Builder, count: int, *, generator: Any = None, **_: Any) -> 
     return b.cast(b.ops("TopK", (keys, b.ints([count])), (False, True), attributes)[1], b.dtype)
 
 
+def _multinomial(b: Builder, weights: Value, count: int, replacement: bool = False, *, generator: Any = None) -> Value:
+    """Returns categories drawn by weight: of waiting times with these rates the shortest come first."""
+    _refuse_generator(b, generator)
+    dtype, axis = accumulating(weights.dtype), weights.rank - 1
+    rates = b.cast(weights, dtype)
+    if replacement:
+        rates = b.unsqueeze(rates, axis)
+    shape = (*weights.shape[:-1], count, weights.shape[-1]) if replacement else weights.shape
+    log = b.op("Log", b.op("Sub", b.scalar(1, dtype), _draw(b, "umd.RandomUniform", shape=shape, dtype=dtype)))
+    speed = b.op("Div", rates, b.op("Max", b.op("Neg", log), b.scalar(_LEAST, dtype)))
+    if replacement:
+        return b.op("ArgMax", speed, axis=axis + 1, keepdims=0)
+    return b.ops("TopK", (speed, b.ints([count])), (False, True), {"axis": axis, "largest": 1})[1]
+
+
 # what is recomputed in backward draws the same again: torch saves a state of the generator, here seed and offset
 
 
@@ -196,6 +211,7 @@ TABLE: Table = {
     aten.log_normal.default: _log_normal,
     aten.exponential.default: _exponential,
     aten.geometric.default: _geometric,
+    aten.multinomial.default: _multinomial,
     aten.bernoulli.default: _bernoulli,
     aten.bernoulli.p: _bernoulli_with,
     aten.bernoulli.Tensor: _bernoulli_with,

@@ -1,0 +1,183 @@
+"""What would run where: `print(umd_torch.explain(model, x, device="sim:0"))`, without running anything."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from umd_core.commands import CommandBuffer, Dispatch, SlotKind
+from umd_torch.backend import compile_with
+from umd_torch.compiled import boxed, runner
+from umd_torch.inputs import Roles
+from umd_torch.partition import Fallback, Split, quiet
+from umd_torch.runtime import Executable
+from umd_torch.session import Session, session_for
+from umd_torch.settings import settings
+from umd_torch.symbols import bind, evaluate, hints, is_symbolic
+from umd_torch.torch_private import backward_at_once, graph_breaks, is_recompile
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """One graph that torch made of the model.
+
+    Attributes:
+        kind: "inference", "forward" or "backward".
+        ops: nodes on the device, by umd's op.
+        kernels: launches, by kernel.
+        fallbacks: nodes on the CPU, with the reason and the line of the model.
+        programs: parts on the device: each is a submission and at most one round trip.
+        arena: bytes of transient memory, of the largest part.
+        parameters: bytes of parameters and buffers, sent once.
+        bytes_up, bytes_down: bytes of a call to and from a device with memory of its own. What the backward graph
+            gets from the forward graph stays there, and is not among them.
+    """
+
+    kind: str
+    ops: Counter[str]
+    kernels: Counter[str]
+    fallbacks: tuple[Fallback, ...]
+    programs: int
+    arena: int
+    parameters: int
+    bytes_up: int
+    bytes_down: int
+
+    def lines(self) -> list[str]:
+        """Returns the report as text."""
+        work = f"{self.ops.total()} ops on the device as {self.kernels.total()} launches in {self.programs} programs"
+        result = [
+            f"{self.kind}: {work}, {len(self.fallbacks)} nodes on the CPU",
+            f"  memory: arena {self.arena:,} bytes, parameters {self.parameters:,} bytes",
+            f"  a call sends {self.bytes_up:,} bytes and reads {self.bytes_down:,}, in {self.programs} round trips",
+            f"  kernels: {', '.join(f'{name} {count}' for name, count in self.kernels.most_common())}",
+        ]
+        for f in self.fallbacks:
+            result.append(f"  on the CPU: {f.op} ({f.node}{f' at {f.source}' if f.source else ''}): {f.reason}")
+        return result
+
+
+@dataclass(slots=True)
+class Explanation:
+    """What would run where.
+
+    Attributes:
+        device: its name.
+        graphs: in the order in which torch made them.
+        breaks: why torch made several graphs of the model's code, and how often.
+        recompiles: graphs that torch made anew within this one call.
+    """
+
+    device: str
+    graphs: list[GraphReport] = field(default_factory=list)
+    breaks: dict[str, int] = field(default_factory=dict)
+    recompiles: int = 0
+
+    @property
+    def fallbacks(self) -> list[Fallback]:
+        """Every node that would run on the CPU."""
+        return [fallback for graph in self.graphs for fallback in graph.fallbacks]
+
+    def __str__(self) -> str:
+        head = f"{len(self.graphs)} graphs for {self.device}, {len(self.fallbacks)} nodes on the CPU"
+        lines = [f"{head}, {sum(self.breaks.values())} graph breaks, {self.recompiles} recompiles"]
+        for graph in self.graphs:
+            lines += graph.lines()
+        return "\n".join([*lines, *(f"graph break: {why.splitlines()[0]} ({n})" for why, n in self.breaks.items())])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class Dry:
+    """What translation needs of a session, without a device that would be given anything.
+
+    Attributes:
+        caps, maps: of the device; `maps` is False, so that what would be sent is counted.
+    """
+
+    maps = False
+
+    def __init__(self, session: Session) -> None:
+        self.name, self.caps = session.name, session.caps
+
+    def load(self, command_buffer: CommandBuffer) -> CommandBuffer:
+        """Returns the program as it is: it is not loaded."""
+        return command_buffer
+
+
+def explain(model: Callable[..., Any], *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
+    """Returns what `torch.compile(model, backend="umd")` would run where, when called with these arguments.
+
+    Torch traces the model, and every graph is translated; neither the device nor the CPU computes anything. In place of
+    its results the model's own Python code sees zeros. Gradients are explained too where they are enabled.
+
+    Args:
+        model: a module or a function over CPU tensors.
+        args: what it would be called with.
+        device: "sim:0", "grpc://host:port/sim:0"; UMD_DEVICE or the available device of highest priority without it.
+        kwargs: what it would be called with.
+    """
+    session = session_for(settings({} if device is None else {"device": device}).device)
+    explanation = Explanation(session.name)
+    dry: Any = Dry(session)
+
+    def compiler(graph: fx.GraphModule, roles: Roles, kind: str) -> Callable[..., Any]:
+        values = [n.meta.get("val") for n in graph.graph.nodes if n.op == "placeholder"]
+        symbolic = {i: v for i, v in enumerate(values) if is_symbolic(v)}
+        bound = bind(symbolic, hints(symbolic))
+        explanation.graphs.append(_report(kind, runner(dry, graph, roles, bound, strict=False), roles))
+        return boxed(lambda _: [_nothing(item, bound) for item in _returned(graph)])
+
+    def backend(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        explanation.recompiles += is_recompile()
+        return compile_with(compiler, module, inputs)
+
+    before = graph_breaks()
+    with quiet(), backward_at_once(), torch.random.fork_rng(devices=[]):
+        torch.compile(model, backend=backend)(*args, **kwargs)
+    after = graph_breaks()
+    explanation.breaks = {why: n - before.get(why, 0) for why, n in after.items() if n > before.get(why, 0)}
+    return explanation
+
+
+def _report(kind: str, found: Any, roles: Roles) -> GraphReport:
+    parts: list[Executable] = found.parts if isinstance(found, Split) else [found]
+    buffers = [part.command_buffer for part in parts if part.command_buffer.commands]
+    return GraphReport(
+        kind=kind,
+        ops=Counter(op for b in buffers for op in _ops(b)),
+        kernels=Counter(b.kernels[c.kernel].row.name for b in buffers for c in b.commands if isinstance(c, Dispatch)),
+        fallbacks=tuple(found.fallbacks) if isinstance(found, Split) else (),
+        programs=len(buffers),
+        arena=max((s.length for b in buffers for s in b.slots if s.kind == SlotKind.ARENA), default=0),
+        parameters=sum(part.inputs.bytes_kept for part in parts),
+        bytes_up=sum(part.inputs.bytes_up for part in parts) if kind != "backward" else 0,
+        bytes_down=sum(part.bytes_down for part in parts),
+    )
+
+
+def _ops(command_buffer: CommandBuffer) -> list[str]:
+    """Returns the op of each node that launches something; the launches of one node follow each other."""
+    entries = [(entry.op, entry.node) for entry in command_buffer.debug]
+    return [op for at, (op, name) in enumerate(entries) if not at or entries[at - 1] != (op, name)]
+
+
+def _returned(graph: fx.GraphModule) -> Sequence[Any]:
+    found: Any = graph.graph.output_node().args[0]
+    return found if isinstance(found, (tuple, list)) else (found,)
+
+
+def _nothing(item: Any, bound: Any) -> Any:
+    """Returns zeros in place of a result."""
+    value = item.meta.get("val") if isinstance(item, fx.Node) else item
+    if not isinstance(value, torch.Tensor):
+        return evaluate(value, bound)
+    shape, strides = (tuple(evaluate(e, bound) for e in extents) for extents in (value.shape, value.stride()))
+    return torch.empty_strided(shape, strides, dtype=value.dtype).zero_()

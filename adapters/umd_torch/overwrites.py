@@ -1,0 +1,101 @@
+"""Inputs that a program changes in place: bound as outputs too, and the host's tensors brought up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from umd_torch.graphs import Lowered
+from umd_torch.host import note_change
+from umd_torch.inputs import Given
+from umd_torch.layouts import Layout
+from umd_torch.mutations import FromHost, Replay, Wanted
+from umd_torch.session import Session
+from umd_torch.torch_private import map_aggregate
+
+Fetch = Callable[[int, Layout], torch.Tensor]
+"""Returns the tensor that the program's output of that number gave."""
+
+
+class Overwrites:
+    """What one program does to its inputs.
+
+    Where the device sees host memory the program writes into torch's own tensor. Elsewhere the device's copy is
+    changed in place and stays; the host's repeats the change from what little it needs (`Replay`), or from the whole.
+
+    Attributes:
+        inputs: numbers of the program's inputs that change.
+        sent: numbers of the outputs that exist only to bring the host's tensors up to date.
+    """
+
+    def __init__(self, session: Session, lowered: Lowered) -> None:
+        graph, self._session = lowered.graph, session
+        self._numbers = {(o.value, o.desc): number for number, o in enumerate(graph.outputs)}
+        self._mutations = lowered.mutations
+        numbers = {argument.position: i for i, argument in enumerate(lowered.arguments)}
+        self._inputs = [numbers[m.position] for m in self._mutations]
+        self.inputs = frozenset(self._inputs)
+        self.sent: set[int] = set()
+        if not session.maps:
+            for mutation in self._mutations:
+                wanted = mutation.replay.wanted if mutation.replay else (Wanted(mutation.value, mutation.layout),)
+                self.sent |= {self._output(lowered, w) for w in wanted}
+        self._aliases: dict[int, int] = {}
+        for mutation, number in zip(self._mutations, self._inputs, strict=True):
+            self._aliases[len(graph.outputs)] = number
+            graph.output(mutation.value.name, mutation.layout.desc, alias=mutation.name)
+
+    def _output(self, lowered: Lowered, wanted: Wanted) -> int:
+        """Returns the number of the output that gives a value, declared where there is none."""
+        key = (wanted.value.name, wanted.layout.desc)
+        if key not in self._numbers:
+            self._numbers[key] = len(lowered.graph.outputs)
+            lowered.graph.output(*key)
+        return self._numbers[key]
+
+    def input_of(self, output: int) -> int:
+        """Returns the number of the input that an output overwrites."""
+        return self._aliases[output]
+
+    def before(self, given: Given) -> None:
+        """Notes that the device's copies are about to differ from the host's."""
+        if self._session.maps:
+            return
+        for number in self._inputs:
+            tensor, own = given[number]
+            if own:
+                self._session.parameters.doubt(tensor)
+
+    def after(self, arguments: Sequence[Any], given: Given, fetch: Fetch) -> None:
+        """Brings the host's tensors up to date; `given` is what the program was given for them."""
+        if not self._mutations:
+            return
+        with torch.no_grad():
+            for mutation, number in zip(self._mutations, self._inputs, strict=True):
+                target = arguments[mutation.position]
+                tensor, own = given.get(number, (target, True))
+                if not self._session.maps:
+                    self._repeat(target, arguments, mutation.replay, Wanted(mutation.value, mutation.layout), fetch)
+                    if own:
+                        self._session.parameters.settle(tensor)
+                elif own:
+                    note_change(target)
+                else:
+                    target.copy_(tensor)
+
+    def _repeat(
+        self, target: torch.Tensor, arguments: Sequence[Any], replay: Replay | None, whole: Wanted, fetch: Fetch
+    ) -> None:
+        def tensor(item: Any) -> Any:
+            if isinstance(item, FromHost):
+                return arguments[item.position]
+            if isinstance(item, Wanted):
+                return fetch(self._numbers[item.value.name, item.layout.desc], item.layout)
+            return item
+
+        if replay is None:
+            target.copy_(tensor(whole))
+        else:
+            replay.change(target, *map_aggregate(replay.arguments, tensor))
