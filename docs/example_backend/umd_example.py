@@ -83,6 +83,7 @@ NUMPY_NAMES = {
     "round": "rint", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
     "ge": "greater_equal", "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "not": "logical_not",
     "bitand": "bitwise_and", "bitor": "bitwise_or", "bitxor": "bitwise_xor", "bitnot": "invert", "select": "where",
+    "shl": "left_shift", "shr": "right_shift",
 }  # fmt: skip
 PRIMITIVE: dict[str, Any] = {
     **{name: getattr(np, NUMPY_NAMES.get(name, name), divide) for name in PRIMITIVES},

@@ -242,4 +242,6 @@ def test_the_documented_exit_codes_are_the_real_ones() -> None:
     assert [(int(code), int(status), name) for code, status, name in rows] == [
         (10 + status, int(status), status.name) for status in Status if status
     ]
-    assert {f"`umd {name}" for name in (*COMMANDS, *GROUPS)} == set(re.findall(r"^\| (`umd \w+)", text, flags=re.MULTILINE))
+    assert {f"`umd {name}" for name in (*COMMANDS, *GROUPS)} == set(
+        re.findall(r"^\| (`umd \w+)", text, flags=re.MULTILINE)
+    )

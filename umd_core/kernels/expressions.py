@@ -32,8 +32,8 @@ PRIMITIVES: dict[str, int] = {
 - `max` and `min` return NaN when either argument is NaN
 - `pow` of integers wraps; a negative exponent gives 0 unless the base is 1 or -1, and 0 to a negative power is 0
 - `round` rounds half to even
-- `shr` of a signed integer keeps the sign; shifting by the width or more, or by a negative number, leaves 0, or -1 where
-  `shr` keeps the sign of a negative one
+- `shr` of a signed integer keeps the sign; shifting by the width or more, or by a negative number, leaves 0, or -1
+  where `shr` keeps the sign of a negative one
 - `cast` from float to integer truncates toward zero and saturates, NaN becomes 0; between integers it wraps; to bool
   it is `!= 0`
 """

@@ -50,7 +50,8 @@ def _plan(call: Call) -> _Plan:
 
 
 def _shape(call: Call) -> tuple[Shape]:
-    return ((call.desc(0).shape[0], call.desc(1).shape[0], *_plan(call).over.output),)
+    plan = _plan(call)
+    return ((call.desc(0).shape[0], call.desc(1).shape[0], *plan.over.output),)
 
 
 def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> View:

@@ -6,12 +6,15 @@ import math
 
 from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS
+from umd_core.errors import LimitError
 from umd_core.recorder import Recorder
 from umd_core.shaping import widen
 from umd_core.template import Call, Input, OpTemplate, Result, Shape, normal_axes
 from umd_core.views import View
 
 _MVN_EPSILON = 1e-9
+LARGEST = 1 << 31
+"""Channels of a window, at most."""
 
 
 def _lrn_shape(call: Call) -> tuple[Shape]:
@@ -20,6 +23,8 @@ def _lrn_shape(call: Call) -> tuple[Shape]:
         raise call.error(f"has shape {list(shape)}; (N, C, …) would be right", input="X")
     if call.attr("size") < 1:
         raise call.bad_attribute("size", f"{call.attr('size')} channels are no window", "1 or more")
+    if call.attr("size") > LARGEST:
+        raise LimitError("channels of a window", call.attr("size"), LARGEST)
     return (shape,)
 
 

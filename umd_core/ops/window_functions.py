@@ -9,6 +9,7 @@ import numpy as np
 from umd_core.attributes import Attribute
 from umd_core.builders import no_flops
 from umd_core.dtypes import FLOATS, INDEX, float32
+from umd_core.errors import LimitError
 from umd_core.ir import Array
 from umd_core.recorder import Recorder
 from umd_core.template import Call, Input, OpTemplate, Result, Shape
@@ -20,6 +21,8 @@ _COSINES = {
     "BlackmanWindow": (0.42, -0.5, 0.08),
 }
 """Coefficients of 1, cos(2πn / N) and cos(4πn / N)."""
+LARGEST = 1 << 24
+"""Elements that are worked out at translation, at most."""
 _PERIODIC, _TYPE = Attribute("periodic", "bool", True), Attribute("output_datatype", "dtype", float32)
 
 
@@ -35,6 +38,8 @@ def _window_shape(call: Call) -> tuple[Shape]:
     size = int(_number(call, 0))
     if size < 0:
         raise call.error(f"is {size}; 0 or more would be right", input="size")
+    if size > LARGEST:
+        raise LimitError("elements of a window", size, LARGEST)
     return ((size,),)
 
 
@@ -49,6 +54,8 @@ def _mel_shape(call: Call) -> tuple[Shape]:
     low, high = (float(_number(call, i)) for i in (3, 4))
     if min(bins, length, rate) < 1:
         raise call.error(f"{bins} bins, length {length} and rate {rate}; positive numbers would be right")
+    if bins * (length // 2 + 1) > LARGEST:
+        raise LimitError("elements of a weight matrix", bins * (length // 2 + 1), LARGEST)
     if not 0 <= low < high <= rate / 2:
         raise call.error(f"{low} to {high} Hz; within 0 and half the rate, {rate / 2}, would be right")
     return ((length // 2 + 1, bins),)
