@@ -35,8 +35,12 @@ class HostedDevice(Device, Protocol):
         """Returns a buffer over host memory. Asked of devices with the flag "map" only."""
         ...
 
+
+class KeepingDevice(HostedDevice, Protocol):
+    """A device with the flag "weights": its server keeps bytes for the next session."""
+
     def write_weights(self, writes: Sequence[tuple[Buffer, int, Any]]) -> int:
-        """Writes bytes that a server may have; returns how many had to be sent. Asked of those with "weights" only."""
+        """Writes bytes that the server may have; returns how many had to be sent."""
         ...
 
 
@@ -142,7 +146,8 @@ class Session:
     def write(self, slab: Slab, offset: int, data: Any, *, weights: bool = False) -> None:
         """Writes bytes into a slab. `weights` says that a server may have kept them since another run has sent them."""
         if weights and "weights" in self.caps.flags:
-            counters.bytes_up += self.device.write_weights([(slab.buffer, offset, data)])
+            keeping = cast("KeepingDevice", self.device)
+            counters.bytes_up += keeping.write_weights([(slab.buffer, offset, data)])
             return
         counters.bytes_up += len(data)
         self.device.write(slab.buffer, offset, data)

@@ -37,7 +37,8 @@ def layer(batch: int) -> Graph:
 
 def model() -> Model:
     graph, sizes = find_sizes([Size("batch", 4, 1, 64)], lambda found: layer(*found))
-    weights = {"weight": np.arange(6, dtype=np.float32).reshape(3, 2) - 2, "calls": np.array(0, np.int64)}
+    weight = np.arange(6, dtype=np.float32).reshape(3, 2) - 2
+    weights: dict[str, Any] = {"weight": weight, "calls": np.array(0, np.int64)}
     arguments = (Argument("x", "x", False), Argument("w", "weight", True), Argument("count", "calls", True))
     return Model(graph, arguments, weights, ("y",), ((1, "calls"),), sizes, "a test")
 
