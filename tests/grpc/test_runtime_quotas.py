@@ -341,3 +341,13 @@ def test_priorities_are_bounded(as_: Any) -> None:
     refused = as_("anna", open_it=False)
     refused.send(refused.frame(open=pb.Open(protocol=1, priority=3)))
     assert refused.next().replies[0].error.status == Status.LIMIT
+
+
+def test_a_quota_holds_where_nobody_is_asked_who_he_is(start_server: Any) -> None:
+    server = start_server("--quota-memory", "1MiB")
+    first, second = FrameSession(server.address), FrameSession(server.address)
+    half = pb.Allocate(handles=[1 | 1 << 32], sizes=[MIB * 3 // 4])
+    assert not first.do(allocate=half).HasField("error")
+    assert second.do(allocate=half).error.status == Status.QUOTA
+    first.close()
+    second.close()

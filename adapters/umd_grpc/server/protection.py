@@ -18,7 +18,8 @@ from umd_grpc.server import tls
 from umd_grpc.server.access import AccessService
 from umd_grpc.server.authenticate import Guard
 from umd_grpc.server.entries import Entry, digest, new_secret
-from umd_grpc.server.interceptors import Authentication
+from umd_grpc.server.identity import LOCAL, Quota
+from umd_grpc.server.interceptors import Anybody, Authentication
 from umd_grpc.server.report import log
 from umd_grpc.server.settings import Settings, TlsSettings
 from umd_grpc.server.tokens import TokenFile, TokenStore
@@ -116,7 +117,10 @@ class Protection:
 
     def interceptors(self) -> tuple[Any, ...]:
         """Returns what must surround calls."""
-        return () if self.guard is None else (Authentication(self.guard),)
+        if self.guard is not None:
+            return (Authentication(self.guard),)
+        quota = self._settings.quota
+        return () if quota == Quota() else (Anybody(replace(LOCAL, quota=quota)),)
 
     def services(self) -> tuple[AccessService, ...]:
         """Returns the services that only a protected server has."""
