@@ -25,7 +25,7 @@ from umd_grpc.client.remote import RemoteDevice
 from umd_grpc.messages import chunks
 from umd_grpc.server.tokens import TokenFile
 
-SMALL, LARGE = 6 << 20, KEPT + (4 << 20)
+SMALL, LARGE, HEADERS = 6 << 20, KEPT + (4 << 20), 64 << 10
 A = 1 | 1 << 32
 
 
@@ -77,7 +77,7 @@ def test_a_transfer_goes_on(wire: Wire, device: RemoteDevice, size: int, harm: s
     assert np.array_equal(out, data)
     assert wire.harmed.is_set()
     moved = device.bytes_up - before[0] + device.bytes_down - before[1]
-    assert moved < 3 * size  # only what was lost has gone again
+    assert moved < 3 * size + HEADERS  # what was lost has gone once again, at most all of it
 
 
 def test_what_is_on_its_way_may_change_when_write_has_returned(device: RemoteDevice) -> None:
