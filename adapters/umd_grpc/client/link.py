@@ -265,6 +265,8 @@ class Link:
         except UmdError as found:
             error, broken = found, False
             call.cancel()
+        except Exception as found:  # noqa: BLE001  # whatever ends this thread ends the session: nobody may wait for it
+            error = DeviceLostError(self.name, f"its stream ended with {type(found).__name__}: {found}")
         self._end(error, broken)
 
     def _take(self, response: pb.SessionResponse) -> None:
