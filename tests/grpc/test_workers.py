@@ -308,7 +308,8 @@ def test_a_drain_lets_work_in_a_worker_finish(start_server: Start) -> None:
     found: list[Any] = []
     reader = threading.Thread(target=lambda: found.append(value.numpy()))
     reader.start()
-    server.wait_for(lambda: server.process.poll() is not None or device.bytes_up > large.nbytes)
+    with Client(server.address) as client:
+        server.wait_for(lambda: any(s.waiting for s in next(client.watch(0)).sessions))  # the work has come
     server.process.send_signal(signal.SIGTERM)
     reader.join(60)
     np.testing.assert_array_equal(found[0], large)

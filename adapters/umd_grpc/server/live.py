@@ -93,7 +93,8 @@ class LiveSession:
     @property
     def idle(self) -> bool:
         """Whether nothing is under way, or nobody is there who waits for it."""
-        return self._stream is None or (not self._waiting and self._stream.empty and self.port.idle)
+        quiet = not (self._waiting or self._timers)  # a timer runs for each transfer that has not ended
+        return self._stream is None or (quiet and self._stream.empty and self.port.idle)
 
     def _from_any_thread(self, function: Callable[..., None]) -> Callable[..., None]:
         """Returns a function that runs this one on the event loop."""
