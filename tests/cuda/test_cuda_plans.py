@@ -311,6 +311,11 @@ def test_a_device_runs_all_passes_and_takes_the_scratch_memory_back() -> None:
 PLANTED = (
     ("gemm_kernel", "    __syncthreads();\n    if (more) {", "    if (more) {", "race"),
     ("gemm_kernel", "part < PARTS; ++part", "part <= PARTS; ++part", "differ"),
+    *(
+        (name, "prepare(first, 0);\n      __syncthreads();", f"prepare(first, 0);{instead}", word)
+        for name in ("conv_kernel", "conv_input_grad_kernel", "conv_weight_grad_kernel")
+        for instead, word in (("", "race"), (" if (threadIdx.x < 32) __syncthreads();", "barrier"))
+    ),
     ("conv_kernel", "position >= 0 && ", "", "out-of-bounds read in 'x'"),
     ("conv_kernel", "      prepare(first, 0);\n", "", "uninitialised read"),
     ("conv_input_grad_kernel", "top + TILE_ROW(r) < gather.rows", "true", "out-of-bounds write"),
@@ -328,7 +333,7 @@ PLANTED = (
 
 
 @compiled
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted[0]}-{planted[1].strip()}")
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted[0]}-{planted[3]}-{planted[2].strip()}")
 def test_planted_faults_are_found(planted: tuple[str, str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     name, old, new, word = planted
 

@@ -25,7 +25,9 @@ from umd_grpc.client.remote import RemoteDevice
 from umd_grpc.messages import chunks
 from umd_grpc.server.tokens import TokenFile
 
-SMALL, LARGE, HEADERS = 6 << 20, KEPT + (4 << 20), 64 << 10
+SMALL, LARGE = 6 << 20, KEPT + (4 << 20)
+HEADERS = 32 * 64
+"""Bytes around the data of a few transfers: at most 64 in each of at most 32 messages of up to 1 MiB."""
 A = 1 | 1 << 32
 
 
