@@ -195,12 +195,12 @@ class Graph:
     __slots__ = ("_serial", "constants", "fuses", "inputs", "name", "nodes", "outputs")
 
     def __init__(self, name: str = "") -> None:
-        self.name = name
+        self.name: str = name
         self.inputs: dict[str, TensorDesc] = {}
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
         self.outputs: list[Output] = []
-        self.fuses = False
+        self.fuses: bool = False
         self._serial = 0
 
     def _fresh(self, prefix: str) -> str:

@@ -42,8 +42,8 @@ class Recipes:
     def __init__(self, supports: Supports | None = None) -> None:
         self.supports = supports
         self._cache: dict[Any, Recipe] = {}
-        self.hits = 0
-        self.misses = 0
+        self.hits: int = 0
+        self.misses: int = 0
 
     def get(
         self,

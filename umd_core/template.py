@@ -61,6 +61,11 @@ class Call:
 
     __slots__ = ("attributes", "inputs", "outputs", "template", "types", "values", "wanted")
 
+    template: OpTemplate
+    inputs: tuple[TensorDesc | None, ...]
+    values: tuple[Array | None, ...]
+    wanted: tuple[bool, ...]
+
     def __init__(
         self,
         template: OpTemplate,
@@ -70,7 +75,7 @@ class Call:
         wanted: tuple[bool, ...],
     ) -> None:
         self.template, self.inputs, self.values, self.wanted = template, inputs, values, wanted
-        self.attributes = attributes
+        self.attributes: dict[str, Any] = attributes
         self.types: dict[str, DType] = {}
         self.outputs: tuple[TensorDesc, ...] = ()
 

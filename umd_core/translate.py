@@ -57,7 +57,7 @@ class Translator:
 
     def __init__(self, caps: KernelSet | None = None) -> None:
         self.caps = caps
-        self.recipes = Recipes(None if caps is None else caps.supports)
+        self.recipes: Recipes = Recipes(None if caps is None else caps.supports)
         self._single: dict[Any, CommandBuffer] = {}
 
     def op(self, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any] | None = None) -> CommandBuffer:

@@ -17,6 +17,12 @@ class View:
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
 
+    buffer: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
     def __init__(
         self, buffer: int, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0
     ) -> None:

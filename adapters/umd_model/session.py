@@ -36,7 +36,7 @@ class Session:
         """
         self.model = model
         self._owned = isinstance(device, str)
-        self.device = open_device(device or default_device()) if isinstance(device, str) else device
+        self.device: Device = open_device(device or default_device()) if isinstance(device, str) else device
         self._translator = translator(self.device.caps())
         self._programs: OrderedDict[tuple[int, ...], CommandBuffer] = OrderedDict()
         self._weights = {name: self.device.tensor(weight) for name, weight in model.weights.items()}

@@ -26,7 +26,7 @@ class Checker:
         self._made = self._fences = self._submissions = self._live = 0
         self._ended: set[int] = set()
         self._bindings: list[int] = []
-        self.peak = 0
+        self.peak: int = 0
 
     def problem(self, event: Event) -> Problem | None:
         """Returns (rule, detail) of what is wrong with the next event, None when nothing is."""

@@ -22,7 +22,7 @@ class Contents:
     __slots__ = ("_known", "_pending", "_values", "number")
 
     def __init__(self, number: int, size: int, visible: bool) -> None:
-        self.number = number
+        self.number: int = number
         self._known, self._pending = Ranges(), Ranges()
         self._values: Array | None = np.zeros(size, np.uint8) if visible else None
 

@@ -36,6 +36,9 @@ class CapturingFence:
 
     __slots__ = ("__weakref__", "_note", "inner", "number")
 
+    inner: Any
+    number: int
+
     def __init__(self, inner: Any, number: int, note: Callable[[int, int], None]) -> None:
         self.inner, self.number, self._note = inner, number, note
 

@@ -47,6 +47,8 @@ class Folder:
         limit: bytes that it may take.
     """
 
+    path: Path
+
     def __init__(self, path: Path, device: str, limit: int = LIMIT) -> None:
         self.path, self._device, self._limit = path, device, limit
         self._journal: BinaryIO | None = None

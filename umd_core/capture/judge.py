@@ -37,6 +37,8 @@ class Verdict(NamedTuple):
 class Launch:
     """One launch, for the reference: the kernel, its parameters and what its operands held before."""
 
+    record: KernelRecord
+
     def __init__(self, record: KernelRecord, parameters: bytes, before: Mapping[str, Array]) -> None:
         self.record, self._parameters, self._before = record, parameters, before
 

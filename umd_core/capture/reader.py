@@ -48,6 +48,8 @@ class Capture:
         peak: bytes of buffers that live at the same time.
     """
 
+    path: Path
+
     def __init__(self, path: Path, limits: ReadLimits = LIMITS) -> None:
         """Reads a capture; see `open_capture`."""
         self.path, self._limits = path, limits
@@ -57,14 +59,16 @@ class Capture:
         found = self._events()
         self._check_count(manifest["complete"], len(found))
         refused = {event.submission for event in found if isinstance(event, Refused)}
-        self.results = {event.submission: event for event in found if isinstance(event, Result)}
-        self.events = [event for event in _numbered(found, refused) if not isinstance(event[1], (Refused, Result))]
+        self.results: dict[int, Result] = {event.submission: event for event in found if isinstance(event, Result)}
+        self.events: list[tuple[int, Event]] = [
+            event for event in _numbered(found, refused) if not isinstance(event[1], (Refused, Result))
+        ]
         checker = Checker(limits.memory)
         for line, event in enumerate(found, 1):
             problem = checker.problem(event)
             if problem:
                 raise CaptureError(EVENTS, *problem, line=line)
-        self.peak = checker.peak
+        self.peak: int = checker.peak
 
     @property
     def submission_count(self) -> int:

@@ -59,12 +59,15 @@ class Stage:
         launches: programs that were run.
     """
 
+    digest: str
+    cb: CommandBuffer
+
     def __init__(
         self, excerpts: Excerpts, digest: str, cb: CommandBuffer, blocks: Mapping[int, bytes], places: Sequence[Place]
     ) -> None:
         self._excerpts, self.digest, self.cb = excerpts, digest, cb
         self._blocks, self._places = blocks, places
-        self.launches = 0
+        self.launches: int = 0
 
     def parameters(self, index: int) -> bytes:
         """Returns the parameter block of a dispatch, patched."""

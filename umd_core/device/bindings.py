@@ -17,7 +17,9 @@ class BindingRules:
     """
 
     def __init__(self, slots: Sequence[Slot]) -> None:
-        self.external = [i for i, slot in enumerate(slots) if slot.kind in (SlotKind.ARGUMENT, SlotKind.HANDLE)]
+        self.external: list[int] = [
+            i for i, slot in enumerate(slots) if slot.kind in (SlotKind.ARGUMENT, SlotKind.HANDLE)
+        ]
         self._slots = [slots[i] for i in self.external]
         self._argument_count = sum(slot.kind == SlotKind.ARGUMENT for slot in self._slots)
         self._alias_groups = _alias_groups(self._slots)

@@ -32,7 +32,7 @@ class CompositeDevice(SequentialDevice):
     """
 
     def __init__(self, devices: Sequence[SequentialDevice]) -> None:
-        self.devices = tuple(devices)
+        self.devices: tuple[SequentialDevice, ...] = tuple(devices)
         self._first = self.devices[0]
         self.crossings: Counter[tuple[str, tuple[str, ...], str]] = Counter()
         super().__init__(",".join(device.name for device in self.devices))

@@ -27,6 +27,9 @@ class Control:
 
     __slots__ = ("clock", "priority", "stops", "times")
 
+    clock: Callable[[], int] | None
+    priority: int
+
     def __init__(self, priority: int = 0, clock: Callable[[], int] | None = None) -> None:
         """Commands are timed when there is a clock."""
         self.stops: list[Exception] = []

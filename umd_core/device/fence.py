@@ -20,7 +20,7 @@ class Fence:
     __slots__ = ("__weakref__", "_watchers", "value")
 
     def __init__(self) -> None:
-        self.value = 0
+        self.value: int = 0
         self._watchers: set[Callable[[], None]] = set()
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class SubmissionTicket:
         self._done = False
         self.error: Exception | None = None
         self.control: Control | None = None
-        self.blocked_on = ""
+        self.blocked_on: str = ""
 
     def complete(self, error: Exception | None) -> None:
         """Marks the work as ended."""

@@ -53,6 +53,13 @@ class Program:
         events: for each step position, the signals that fire after it.
     """
 
+    device: SequentialDevice
+    command_buffer: CommandBuffer
+    inputs: tuple[TensorDesc, ...]
+    outputs: tuple[TensorDesc, ...]
+    aliases: tuple[tuple[int, int], ...]
+    one_shot: bool
+
     def __init__(
         self,
         device: SequentialDevice,
@@ -66,17 +73,17 @@ class Program:
         self._own: list[Buffer] = []
         self._ref = weakref.ref(self)
         slots = command_buffer.slots
-        self.argument_count = command_buffer.argument_count
-        self.handles = [s for s in slots if s.kind == SlotKind.HANDLE]
+        self.argument_count: int = command_buffer.argument_count
+        self.handles: list[Slot] = [s for s in slots if s.kind == SlotKind.HANDLE]
         self._rules = BindingRules(slots)
         self._external = self._rules.external
         self.one_shot, self._spent = bool(command_buffer.flags & Flag.ONE_SHOT), False
         self._plan = PatchPlan(command_buffer)
         self._blocks: dict[int, bytes] = {}
-        self.value_count = self._plan.value_count
-        self.signal_count = 1 + max((e.signal for e in command_buffer.events), default=-1)
+        self.value_count: int = self._plan.value_count
+        self.signal_count: int = 1 + max((e.signal for e in command_buffer.events), default=-1)
         self._slots: list[Binding | None] = self._allocate(slots)
-        self.steps = _steps(device, command_buffer)
+        self.steps: list[Step] = _steps(device, command_buffer)
         self._index()
         self.calls: list[Call] = [_unbound] * len(self.steps)
         self._unbound = set(range(len(self.steps)))
@@ -102,7 +109,7 @@ class Program:
     def _index(self) -> None:
         """Finds, per slot, command and value, the steps that depend on it."""
         self._steps_of: list[list[int]] = [[] for _ in self._slots]
-        self.position = {step.command: position for position, step in enumerate(self.steps)}
+        self.position: dict[int, int] = {step.command: position for position, step in enumerate(self.steps)}
         for position, step in enumerate(self.steps):
             for slot in {ref.slot for ref in step.refs}:
                 self._steps_of[slot].append(position)

@@ -71,10 +71,10 @@ class Buffer:
     __slots__ = ("__weakref__", "alive", "charged", "memory", "poison", "scope", "size", "users")
 
     def __init__(self, size: int, memory: Any) -> None:
-        self.size = size
-        self.memory = memory
-        self.alive = True
-        self.charged = 0
+        self.size: int = size
+        self.memory: Any = memory
+        self.alive: bool = True
+        self.charged: int = 0
         self.scope: Hashable = None
         self.poison: list[Poison] = []
         self.users: set[Any] = set()

@@ -55,7 +55,7 @@ class SequentialDevice(BackendMethods):
     """
 
     def __init__(self, name: str = "") -> None:
-        self.name = name or self.name
+        self.name: str = name or self.name
         self.poisoned: set[Buffer] = set()
         self._used = 0
         self._held: Counter[Hashable] = Counter()

@@ -22,6 +22,9 @@ class Storage:
 
     __slots__ = ("buffer", "device")
 
+    device: SequentialDevice
+    buffer: Buffer
+
     def __init__(self, device: SequentialDevice, buffer: Buffer) -> None:
         self.device, self.buffer = device, buffer
 
@@ -48,6 +51,9 @@ class Tensor:
     """
 
     __slots__ = ("desc", "storage")
+
+    desc: TensorDesc
+    storage: Storage
 
     def __init__(self, desc: TensorDesc, storage: Storage) -> None:
         self.desc, self.storage = desc, storage
@@ -207,8 +213,8 @@ class Signature:
     ) -> None:
         replaced = dict(aliases)
         replacing = {source: output for output, source in aliases}
-        self.inputs = [_prepared(desc, replacing.get(i)) for i, desc in enumerate(inputs)]
-        self.outputs = [_prepared(desc, replaced.get(i)) for i, desc in enumerate(outputs)]
+        self.inputs: list[Argument] = [_prepared(desc, replacing.get(i)) for i, desc in enumerate(inputs)]
+        self.outputs: list[Argument] = [_prepared(desc, replaced.get(i)) for i, desc in enumerate(outputs)]
         given, count = len(self.inputs) + len(self.outputs), argument_count
         if given != count:
             raise InputCountError("run", given, count, count, "descriptions of arguments: load a CommandBuffer")

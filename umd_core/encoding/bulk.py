@@ -50,6 +50,11 @@ class Bulk:
         data_offset, first_ref: of each command, in units of 8 bytes and in refs.
     """
 
+    data_offset: _Array
+    first_ref: _Array
+    offset: _Array
+    length: _Array
+
     def __init__(self, tables: Tables) -> None:
         frame = tables.frame
         self.tables = tables

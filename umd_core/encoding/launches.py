@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from umd_core.commands import Opcode
-from umd_core.encoding.layout import COMMAND, LAUNCH, NUMBER_LIMIT, REF, SectionKind, columns_of
+from umd_core.encoding.layout import COMMAND, LAUNCH, NUMBER_LIMIT, REF, Column, SectionKind, columns_of
 from umd_core.encoding.tables import Tables
 from umd_core.errors import DecodeError
 from umd_core.kernels import Geometry, KernelRecord, chain
@@ -57,9 +57,9 @@ class LaunchRules:
     )  # fmt: skip
 
     def __init__(self, record: KernelRecord) -> None:
-        self.record = record
-        self.refs = struct.Struct("<" + "IIQQ" * len(record.boxes))
-        self.columns = columns_of(record.columns)
+        self.record: KernelRecord = record
+        self.refs: struct.Struct = struct.Struct("<" + "IIQQ" * len(record.boxes))
+        self.columns: list[Column] = columns_of(record.columns)
         self._offsets = [column.offset for column in self.columns]
         starts = [(LAUNCH.size + at, count) for at, count in record.padding]
         self._padding = [(at, at + count, bytes(count)) for at, count in starts]
@@ -70,16 +70,16 @@ class LaunchRules:
         in_boxes = {i for box in record.boxes for i in (box.offset, *itertools.chain.from_iterable(box.axes))}
         self._rest = [i for i, column in enumerate(self.columns) if i not in in_boxes and column.kind in "iu"]
         self._windows = _window_terms(record)
-        self.steps = [
+        self.steps: list[int] = [
             first + axis
             for name, (first, count) in record.index_of.items()
             if name in ("window_strides", "dilations")
             for axis in range(count or 1)
         ]
         first, count = record.index_of.get("program", (0, None))
-        self.program = slice(first, first + (count or 0))
+        self.program: slice = slice(first, first + (count or 0))
         self._aliases = {frozenset(pair) for pair in record.row.alias}
-        self.pairs = [
+        self.pairs: list[tuple[int, int]] = [
             (i, j)
             for i, j in itertools.combinations(range(len(record.boxes)), 2)
             if record.boxes[i].operand.writes or record.boxes[j].operand.writes

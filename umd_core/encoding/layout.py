@@ -63,18 +63,20 @@ class RecordLayout:
     __slots__ = ("dtype", "fields", "name", "offsets", "size", "struct")
 
     def __init__(self, name: str, *fields: tuple[str, str, str]) -> None:
-        self.name = name
-        self.fields = tuple(FieldLayout(*field) for field in fields)
+        self.name: str = name
+        self.fields: tuple[FieldLayout, ...] = tuple(FieldLayout(*field) for field in fields)
         codes, formats = [], []
         for field in self.fields:
             code, numpy_format = _CODES.get(field.type, (field.type, f"({field.type[:-1]},)u1"))
             codes.append(code)
             formats.append(numpy_format)
-        self.struct = struct.Struct("<" + "".join(codes))
-        self.size = self.struct.size
+        self.struct: struct.Struct = struct.Struct("<" + "".join(codes))
+        self.size: int = self.struct.size
         names = [field.name for field in self.fields]
         self.dtype: np.dtype[Any] = np.dtype({"names": names, "formats": formats})
-        self.offsets = {name: column.offset for name, column in zip(names, columns_of(self.dtype), strict=True)}
+        self.offsets: dict[str, int] = {
+            name: column.offset for name, column in zip(names, columns_of(self.dtype), strict=True)
+        }
 
     def __repr__(self) -> str:
         return f"RecordLayout({self.name!r}, {self.size} bytes)"

@@ -36,8 +36,8 @@ class PatchPlan:
     __slots__ = ("_bulk", "_single", "_spans", "_template", "commands", "value_count")
 
     def __init__(self, cb: CommandBuffer) -> None:
-        self.value_count = 1 + max((patch.symbol for patch in cb.patches), default=-1)
-        self.commands = tuple(sorted({patch.command for patch in cb.patches}))
+        self.value_count: int = 1 + max((patch.symbol for patch in cb.patches), default=-1)
+        self.commands: tuple[int, ...] = tuple(sorted({patch.command for patch in cb.patches}))
         start: dict[int, int] = {}
         template = bytearray()
         self._spans: list[tuple[int, int, int]] = []

@@ -56,15 +56,18 @@ class Tables:
 
     __slots__ = ("alignments", "commands_at", "data", "frame", "kernels", "limits", "memory", "records", "slots")
 
+    frame: Frame
+    limits: Limits
+
     def __init__(self, frame: Frame, limits: Limits) -> None:
         self.frame, self.limits = frame, limits
-        self.data = bytes(frame.section(SectionKind.DATA).data)
-        self.kernels = _read_kernels(frame, limits)
+        self.data: bytes = bytes(frame.section(SectionKind.DATA).data)
+        self.kernels: list[KernelEntry] = _read_kernels(frame, limits)
         self.records: list[KernelRecord] = []
-        self.slots = _read_slots(frame, limits)
-        self.alignments = [slot.alignment for slot in self.slots]
-        self.memory = [-slot.alias_group or at for at, slot in enumerate(self.slots)]
-        self.commands_at = _check_constants(frame, self.slots)
+        self.slots: list[Slot] = _read_slots(frame, limits)
+        self.alignments: list[int] = [slot.alignment for slot in self.slots]
+        self.memory: list[int] = [-slot.alias_group or at for at, slot in enumerate(self.slots)]
+        self.commands_at: int = _check_constants(frame, self.slots)
 
     def data_error(self, rule: str, at: int, detail: str, index: int) -> DecodeError:
         """Returns the error that byte `at` of DATA, which belongs to command `index`, breaks a rule."""

@@ -223,10 +223,18 @@ class KernelRecord:
         "work",
     )  # fmt: skip
 
+    row: KernelRow
+    types: tuple[DType, ...]
+    sizes: tuple[int, ...]
+    struct: struct.Struct
+    size: int
+    padding: tuple[tuple[int, int], ...]
+
     def __init__(self, row: KernelRow, types: tuple[DType, ...], sizes: tuple[int, ...]) -> None:
         self.row, self.types, self.sizes = row, types, sizes
-        self.key = (row.name, row.abi, tuple(t.code for t in types), sizes)
-        self.bound = dict(zip((name for name, _ in row.types), types, strict=True))
+        codes = tuple(t.code for t in types)
+        self.key: tuple[str, int, tuple[int, ...], tuple[int, ...]] = (row.name, row.abi, codes, sizes)
+        self.bound: dict[str, DType] = dict(zip((name for name, _ in row.types), types, strict=True))
         lengths = dict(zip((name for name, _ in row.sizes), sizes, strict=True))
         self._lay_out(lengths)
         self._find_boxes(lengths)
@@ -235,7 +243,8 @@ class KernelRecord:
         """Places the fields by natural C alignment."""
         fmt, at, index = "<", 0, 0
         self.index_of: dict[str, tuple[int, int | None]] = {}
-        padding, columns = [], []
+        padding: list[tuple[int, int]] = []
+        columns: list[tuple[str, str, int]] = []
         patchable = {f.name for f in self.row.fields if f.patchable}
         self.patchable: frozenset[int]
         free: set[int] = set()
@@ -262,7 +271,7 @@ class KernelRecord:
             at += 8 - at % 8
         self.struct, self.size, self.padding = struct.Struct(fmt), at, tuple(padding)
         self.patchable = frozenset(free)
-        self.columns = np.dtype(
+        self.columns: np.dtype[np.void] = np.dtype(
             {
                 "names": [c[0] for c in columns],
                 "formats": [c[1] for c in columns],
@@ -276,7 +285,7 @@ class KernelRecord:
         for extent in self.row.extents:
             first, count = self.index_of[extent.name]
             self.extent_at[extent.name] = tuple(range(first, first + (1 if count is None else count)))
-        boxes = []
+        boxes: list[Box] = []
         for operand in self.row.operands:
             pairs: tuple[tuple[int, int], ...] = ()
             if operand.box:
@@ -285,11 +294,13 @@ class KernelRecord:
                 pairs = tuple(zip(extents, range(first, first + len(extents)), strict=True))
             offset = self.index_of[f"{operand.name}_offset"][0]
             boxes.append(Box(operand, self.dtype(operand.type), offset, pairs))
-        self.boxes = tuple(boxes)
+        self.boxes: tuple[Box, ...] = tuple(boxes)
         groups = self.row.work or (tuple(e.name for e in self.row.extents),)
-        self.work = tuple(tuple(i for name in group for i in self.extent_at[name]) for group in groups)
+        self.work: tuple[tuple[int, ...], ...] = tuple(
+            tuple(i for name in group for i in self.extent_at[name]) for group in groups
+        )
         grid = next(b for b in self.boxes if (b.operand.name == self.row.grid if self.row.grid else b.operand.writes))
-        self.grid = tuple(extent for extent, _ in grid.axes)
+        self.grid: tuple[int, ...] = tuple(extent for extent, _ in grid.axes)
 
     def dtype(self, type_name: str) -> DType:
         """Returns the dtype that a type parameter is bound to, or that the fixed name means."""

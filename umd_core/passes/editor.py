@@ -25,7 +25,7 @@ class Editor:
     """
 
     def __init__(self, graph: Graph, evaluate: Evaluate | None = None) -> None:
-        self.graph = duplicate(graph)
+        self.graph: Graph = duplicate(graph)
         self.evaluate = evaluate
         self._taken = {*graph.inputs, *graph.constants, *(name for node in graph.nodes for name in node.outputs)}
         self._renamed: dict[str, str] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from umd_core.commands import CommandBuffer, Patch, PatchKind
-from umd_core.device import Binding, Device
+from umd_core.device import Binding, Buffer, Device
 from umd_core.errors import IndexRangeError
 from umd_core.ir import Array
 from umd_core.kernels import KernelRecord, KernelRow
@@ -32,8 +32,8 @@ class Arguments:
     def __init__(self, device: Device, contents: Sequence[Array]) -> None:
         self._device = device
         self._before = [data.copy() for data in contents]
-        self.buffers = [device.allocate(data.size + 2 * RED_BYTES) for data in contents]
-        self.bindings = [
+        self.buffers: list[Buffer] = [device.allocate(data.size + 2 * RED_BYTES) for data in contents]
+        self.bindings: list[Binding] = [
             Binding(buffer, RED_BYTES, data.size) for buffer, data in zip(self.buffers, contents, strict=True)
         ]
         self.reset()

@@ -29,7 +29,7 @@ class CheckedHostDriver(HostDriver):
         self._orders = orders
         self._expected: Expected | None = None
         self._prepared = 0
-        self.name += f", checked{f', {orders} thread orders' if orders else ''}"
+        self.name: str = self.name + f", checked{f', {orders} thread orders' if orders else ''}"
 
     @contextlib.contextmanager
     def expecting(self, expected: Expected) -> Generator[None]:

@@ -140,14 +140,14 @@ class Piece:
     """Bytes that operands share, in memory of their own while the launch runs; it lies as the original is aligned."""
 
     def __init__(self, operands: Sequence[Operand]) -> None:
-        self.operands = tuple(operands)
-        self.start = min(o.address for o in operands)
-        self.size = max(o.address + o.size for o in operands) - self.start
-        self.original = _bytes_at(self.start, self.size)
+        self.operands: tuple[Operand, ...] = tuple(operands)
+        self.start: int = min(o.address for o in operands)
+        self.size: int = max(o.address + o.size for o in operands) - self.start
+        self.original: NDArray[np.uint8] = _bytes_at(self.start, self.size)
         room = np.empty(self.size + 2 * _ALIGNMENT, np.uint8)
         first = (self.start - room.ctypes.data) % _ALIGNMENT
         self.copy: NDArray[np.uint8] = room[first : first + self.size]
-        self.address = int(room.ctypes.data) + first
+        self.address: int = int(room.ctypes.data) + first
 
     def moved(self, address: int) -> int:
         """Returns where a pointer into the original points here; what points elsewhere points behind the end.

@@ -63,7 +63,7 @@ class CupyDriver:
         self._fill: CupyModule | None = None
         name = properties["name"]
         text = name.decode() if isinstance(name, bytes) else str(name)
-        self.name = f"{text}, compute capability {properties['major']}.{properties['minor']}"
+        self.name: str = f"{text}, compute capability {properties['major']}.{properties['minor']}"
 
     @contextlib.contextmanager
     def _faults(self) -> Generator[None]:

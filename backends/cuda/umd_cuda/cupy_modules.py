@@ -35,7 +35,7 @@ class CupyModule:
     __slots__ = ("image", "loaded")
 
     def __init__(self, image: Future[bytes]) -> None:
-        self.image = image
+        self.image: Future[bytes] = image
         self.loaded: Any = None
 
 

@@ -55,6 +55,10 @@ class Executable:
 
     __slots__ = ("_driver", "_function", "_module", "entry", "plan", "record")
 
+    entry: str
+    record: KernelRecord
+    plan: Planner | None
+
     def __init__(
         self, driver: Driver, module: Any, entry: str, record: KernelRecord, plan: Planner | None = None
     ) -> None:
@@ -89,7 +93,7 @@ class CudaDevice(QueuedDevice):
         super().__init__(driver, name, options or Options())
         self._sources: Sources = AnyOrder(sources) if self.options.atomics else sources
         self._capacity = self.options.memory or driver.memory_info().free // 10 * 9
-        self.pool = Pool(driver, self._capacity)
+        self.pool: Pool = Pool(driver, self._capacity)
         self._words = StatusWords(driver, self.pool, name)
         wanted = driver.captures and self.options.replay and not self.options.sync
         self._replays = Replays(driver) if wanted else None

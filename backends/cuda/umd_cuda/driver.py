@@ -25,6 +25,9 @@ class DriverError(Exception):
         fatal: nothing more will run: the device is lost.
     """
 
+    reason: str
+    fatal: bool
+
     def __init__(self, reason: str, *, fatal: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.fatal = reason, fatal

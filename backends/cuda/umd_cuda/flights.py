@@ -35,10 +35,14 @@ class QueueTicket(SubmissionTicket):
 
     __slots__ = ("after", "flights", "flying", "lane")
 
+    flights: Flights
+    lane: int
+    after: Sequence[Any]
+
     def __init__(self, flights: Flights, lane: int, after: Sequence[Any]) -> None:
         super().__init__()
         self.flights, self.lane, self.after = flights, lane, after
-        self.flying = False
+        self.flying: bool = False
 
     def complete(self, error: Exception | None) -> None:
         super().complete(error)
@@ -66,7 +70,7 @@ class QueueFence(Fence):
     __slots__ = ("_reached", "flights", "promises")
 
     def __init__(self, flights: Flights) -> None:
-        self.flights = flights
+        self.flights: Flights = flights
         self.promises: list[tuple[int, Flight]] = []
         super().__init__()
 

@@ -34,7 +34,7 @@ class HostDriver:
 
     def __init__(self, options: Sequence[str] = ()) -> None:
         self._options = tuple(options)
-        self.name = describe_compiler()[0]
+        self.name: str = describe_compiler()[0]
         self._compilers = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="umd-cuda-compile")
 
     # memory

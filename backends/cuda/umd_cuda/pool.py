@@ -27,10 +27,13 @@ class Pool:
         limit: when both together pass it, the blocks that wait are given back.
     """
 
+    limit: int
+
     def __init__(self, driver: Driver, limit: int) -> None:
         self._driver, self.limit = driver, limit
         self._free: dict[int, list[Memory]] = {}
-        self.in_use = self.kept = 0
+        self.in_use: int = 0
+        self.kept: int = 0
 
     @property
     def largest_free(self) -> int:

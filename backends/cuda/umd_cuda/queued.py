@@ -28,10 +28,13 @@ class QueuedDevice(SequentialDevice):
         queues: how many of the driver's queues it uses.
     """
 
+    driver: Driver
+    options: Options
+
     def __init__(self, driver: Driver, name: str, options: Options) -> None:
         super().__init__(name)
         self.driver, self.options = driver, options
-        self.queues = options.queues if driver.asynchronous and not options.sync else 1
+        self.queues: int = options.queues if driver.asynchronous and not options.sync else 1
         self._flights = Flights(driver, self.queues, self._failed) if driver.asynchronous else None
         self._after: Sequence[Any] = ()
         self._draining = self._woken = False

@@ -65,7 +65,7 @@ class CheckedCall:
     def __init__(self, words: StatusWords, place: tuple[Memory, int], launch: Call, kernel: str, extent: int) -> None:
         self._words, self._place, self._launch = words, place, launch
         self._kernel, self._extent = kernel, extent
-        self.deferred = False
+        self.deferred: bool = False
 
     def __call__(self) -> None:
         self._launch()

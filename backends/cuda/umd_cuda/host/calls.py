@@ -29,7 +29,7 @@ class Calls:
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._chunks = _chunks(tokens)
         reached = {name for chunk in self._chunks for name in chunk.words if _SYNCHRONISES.match(name)}
-        self.any_synchronises = bool(reached)
+        self.any_synchronises: bool = bool(reached)
         self._unseen = any(token.kind == "directive" and _OWN_HEADER.match(token.text) for token in tokens)
         grown = True
         while grown:

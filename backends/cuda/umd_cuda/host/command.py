@@ -18,7 +18,7 @@ from umd_cuda.host.checking import Report
 from umd_cuda.host.module import HostModule
 from umd_cuda.host.raw import RawModule
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     help="CUDA C kernels on this machine's CPU.",
     no_args_is_help=True,
     add_completion=False,

@@ -22,7 +22,7 @@ _MAX_SHARED = 228 * 1024
 _LIMITS = (("gridDim.x", 2**31 - 1), ("gridDim.y", 65535), ("gridDim.z", 65535))
 _BLOCK_LIMITS = (("blockDim.x", 1024), ("blockDim.y", 1024), ("blockDim.z", 64))
 # One launch at a time in a process: the fibers of all modules share their stacks.
-launch_lock = threading.Lock()
+launch_lock: threading.Lock = threading.Lock()
 _stacks: list[mmap.mmap] = []
 
 
@@ -66,6 +66,11 @@ class Parameter:
 
 class HostFunction:
     """A kernel of a compiled module."""
+
+    module: HostModule
+    name: str
+    parameters: tuple[Parameter, ...]
+    fibers: bool
 
     def __init__(
         self, module: HostModule, name: str, entry: int, parameters: tuple[Parameter, ...], fibers: bool
@@ -134,6 +139,10 @@ def _refuse(grid: Dimensions, block: Dimensions) -> None:
 
 class HostModule:
     """A CUDA source compiled for this CPU."""
+
+    library: Path
+    source_name: str
+    checked: bool
 
     def __init__(
         self, library: Path, kernels: Sequence[KernelSource], source_name: str, checked: bool, source: str = ""

@@ -31,6 +31,11 @@ class RawModule:
         backend: accepted for CuPy's sake, without effect.
     """
 
+    code: str
+    options: tuple[str, ...]
+    name: str
+    backend: str
+
     def __init__(
         self,
         *,
@@ -41,7 +46,7 @@ class RawModule:
         backend: str = "nvrtc",
     ) -> None:
         self.code, self.options, self.name, self.backend = code, tuple(options), name, backend
-        self.name_expressions = tuple(name_expressions or ())
+        self.name_expressions: tuple[str, ...] = tuple(name_expressions or ())
         self._modules: dict[bool, HostModule] = {}
 
     def compile(self, log_stream: object = None, *, checked: bool = False) -> HostModule:
