@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+        except metadata.PackageNotFoundError:  # what is not installed has no version
             continue
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
@@ -86,8 +86,8 @@ def training(device: str) -> dict[str, Any]:
     """Returns how the digits network trains on the device beside torch on the CPU: losses and times of a step."""
     from torch.nn import functional  # noqa: PLC0415  # the figures do not need torch
 
-    from umd_torch import digits  # noqa: PLC0415
-    from umd_torch.train_step import train_step  # noqa: PLC0415
+    from umd_torch import digits  # noqa: PLC0415  # torch is heavy, and not every part needs it
+    from umd_torch.train_step import train_step  # noqa: PLC0415  # as above
 
     batches = list(itertools.islice(digits.batches(digits.load()[0], 3), STEPS))
     model, other = digits.net(), digits.net()
@@ -231,7 +231,7 @@ Section = Callable[[], dict[str, Any]]
 def sections(arguments: argparse.Namespace) -> dict[str, Section]:
     """Returns the parts of the report, those first without which the others mean little."""
     import gpu_models  # noqa: PLC0415  # the figures do not need torch
-    import gpu_sanitizer  # noqa: PLC0415
+    import gpu_sanitizer  # noqa: PLC0415  # only where there is a card
 
     device, begin = arguments.device, time.monotonic()
     return {

@@ -49,7 +49,7 @@ def _one(
             if called is None:
                 row[f"torch {label} ({where}) ms"] = "not available here"
                 continue
-            seconds = fastest(lambda called=called: _finished(called(y)))  # type: ignore[misc]
+            seconds = fastest(lambda called=called: _finished(called(y)))  # type: ignore[misc]  # mypy infers no type for the default
             row[f"torch {label} ({where}) ms"] = seconds * 1e3
             row[f"times torch {label}"] = row["ms"] / (seconds * 1e3)
     return {key: float(f"{value:.4g}") if type(value) is float else value for key, value in row.items()}

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.core.encoding_samples import SAMPLES, encoded  # noqa: E402  # found through the line above
-from umd_core.disassemble import disassemble  # noqa: E402
-from umd_core.encoding import VERSION, encode_original  # noqa: E402
+from umd_core.disassemble import disassemble  # noqa: E402  # the path is set above
+from umd_core.encoding import VERSION, encode_original  # noqa: E402  # the path is set above
 
 FOLDER = ROOT / "tests" / "golden" / f"v{VERSION[0]}.{VERSION[1]}"
 

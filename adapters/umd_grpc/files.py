@@ -52,7 +52,7 @@ def write_private(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # it was moved already
             temporary.unlink()
         raise
 

@@ -236,7 +236,7 @@ def test_a_replay_says_what_differs(tmp_path: Path) -> None:
     def doubled(record: Any, parameters: bytes) -> Any:
         return plain(BY_NAME["elementwise_abs_kernel"].record(record.types, record.sizes), parameters)
 
-    device.load_kernel = doubled  # type: ignore[method-assign]
+    device.load_kernel = doubled  # type: ignore[method-assign]  # the fault is planted here
     report = replay(capture, device)
     assert not report.ok
     (mismatch,) = report.mismatches

@@ -31,18 +31,18 @@ class Library:
         number._obj.value = self._version
         return self._codes.get("cuDriverGetVersion", 0)
 
-    def cuInit(self, flags: int) -> int:  # noqa: N802
+    def cuInit(self, flags: int) -> int:  # noqa: N802  # the driver's name
         return self._codes.get("cuInit", 0)
 
-    def cuDeviceGetCount(self, number: Any) -> int:  # noqa: N802
+    def cuDeviceGetCount(self, number: Any) -> int:  # noqa: N802  # the driver's name
         number._obj.value = len(self._names)
         return 0
 
-    def cuDeviceGet(self, device: Any, ordinal: int) -> int:  # noqa: N802
+    def cuDeviceGet(self, device: Any, ordinal: int) -> int:  # noqa: N802  # the driver's name
         device._obj.value = 70 + ordinal
         return 0
 
-    def cuDeviceGetName(self, text: Any, size: int, device: Any) -> int:  # noqa: N802
+    def cuDeviceGetName(self, text: Any, size: int, device: Any) -> int:  # noqa: N802  # the driver's name
         ctypes.memmove(text, self._names[device.value - 70].encode() + b"\0", len(self._names[device.value - 70]) + 1)
         return 0
 

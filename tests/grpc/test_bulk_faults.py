@@ -157,7 +157,7 @@ def descriptors(process: ServerProcess) -> list[str]:
     """Returns what the descriptors of a server are."""
     found = []
     for link in Path(f"/proc/{process.process.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # closed since the folder was read
             found.append(str(link.readlink()))
     return found
 

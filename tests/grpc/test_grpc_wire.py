@@ -154,7 +154,7 @@ def test_a_damaged_chunk_is_refused(data: bytes, at: int, change: int) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_chunk_or_refused(raw: bytes) -> None:
     for parse in (chunks.parse_write_request, chunks.parse_read_response):
-        with contextlib.suppress(DecodeError):
+        with contextlib.suppress(DecodeError):  # refused: right as well
             parse(raw)
 
 
@@ -164,7 +164,7 @@ def test_a_move_stays_in_its_region_and_transfer(
 ) -> None:
     move = region_messages.Move.decode(region_messages.Move(kind, transfer, offset, place, size).encode())
     assert move == (kind, transfer, offset, place, size)
-    with contextlib.suppress(DecodeError):
+    with contextlib.suppress(DecodeError):  # refused: right as well
         move.check(region, offset, offset + 100)
         assert 0 < size <= min(100, region)
         assert place + size <= region
@@ -172,9 +172,9 @@ def test_a_move_stays_in_its_region_and_transfer(
 
 @given(st.binary(max_size=60))
 def test_any_packet_is_a_move_or_refused(packet: bytes) -> None:
-    with contextlib.suppress(DecodeError):
+    with contextlib.suppress(DecodeError):  # refused: right as well
         assert region_messages.Move.decode(packet).encode() == packet
-    with contextlib.suppress(DecodeError):
+    with contextlib.suppress(DecodeError):  # refused: right as well
         region_messages.decode_reply(packet)
 
 

@@ -267,7 +267,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # closed by the test
             while True:
                 inner, _ = self._listener.accept()
                 outer = socket.create_connection(self._target)
@@ -276,14 +276,14 @@ class Proxy:
                     threading.Thread(target=self._pump, args=pair, daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # closed by either end
             while data := source.recv(1 << 16):
                 sink.sendall(data)
         self._shut(source, sink)
 
     def _shut(self, *sockets: socket.socket) -> None:
         for each in sockets:
-            with suppress(OSError):
+            with suppress(OSError):  # the other end was first
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
@@ -310,7 +310,7 @@ def cut(proxy: Proxy, device: RemoteDevice) -> None:
     """Cuts the connection and returns when the device has noticed."""
     link = device._session.link
     proxy.cut()
-    with suppress(DeviceLostError):
+    with suppress(DeviceLostError):  # it may have been noticed already
         link.wait_until(lambda: link.lost is not None, 10, "the end")
 
 

@@ -80,7 +80,7 @@ def worker(server: ServerProcess, device: str = "sim:0") -> int:
 
 
 def alive(pid: int) -> bool:
-    with suppress(ProcessLookupError, FileNotFoundError):
+    with suppress(ProcessLookupError, FileNotFoundError):  # it is gone
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 

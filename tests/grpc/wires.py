@@ -18,6 +18,7 @@ class Wire:
     Attributes:
         address: where clients connect.
         harmed: set when the harm is done.
+        carried: bytes that have gone each way.
     """
 
     def __init__(self, address: str) -> None:
@@ -28,6 +29,7 @@ class Wire:
         self._cut: tuple[Way, int] | None = None
         self._damage: Way | None = None
         self.harmed = threading.Event()
+        self.carried: dict[Way, int] = {"up": 0, "down": 0}
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -44,12 +46,12 @@ class Wire:
     def close(self) -> None:
         """Ends it and every connection."""
         for each in [self._listening, *self._sockets]:
-            with suppress(OSError):
+            with suppress(OSError):  # the other end was first
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # closed by the test
             while True:
                 near, _ = self._listening.accept()
                 far = socket.create_connection(self._target)
@@ -60,9 +62,10 @@ class Wire:
 
     def _pass(self, way: Way, source: socket.socket, target: socket.socket) -> None:
         carried = 0
-        with suppress(OSError):
+        with suppress(OSError):  # closed by either end
             while data := source.recv(1 << 16):
                 carried += len(data)
+                self.carried[way] += len(data)
                 if self._cut is not None and self._cut[0] == way and carried > self._cut[1]:
                     self._cut = None
                     self.harmed.set()
@@ -73,5 +76,5 @@ class Wire:
                     self.harmed.set()
                 target.sendall(data)
         for each in (source, target):
-            with suppress(OSError):
+            with suppress(OSError):  # the other end was first
                 each.shutdown(socket.SHUT_RDWR)

@@ -191,7 +191,7 @@ def requestable() -> tuple[str, ...]:
         try:
             translate(name, [TensorDesc(_types(template, i.type)[0], (2, 3)) for i in inputs])
             translate(name, [TensorDesc(_types(template, i.type)[0], ()) for i in inputs])
-        except UmdError:
+        except UmdError:  # an op that refuses these is not plain
             continue
         plain.append(name)
     return (*_HINTS, *plain)

@@ -32,6 +32,7 @@ from umd_grpc.server.host import DeviceHost
 from umd_grpc.server.identity import Accounts
 from umd_grpc.server.interceptors import Activity
 from umd_grpc.server.observe import Observer
+from umd_grpc.server.packing import Packing
 from umd_grpc.server.port import DevicePort
 from umd_grpc.server.programs import Programs
 from umd_grpc.server.protection import Protection
@@ -132,7 +133,7 @@ class Server:
         """
         traced = (telemetry.server_interceptor(),) if self._settings.traces else ()
         self._server = grpc.aio.server(
-            interceptors=(*traced, self._activity, *self._protection.interceptors()),
+            interceptors=(*traced, Packing(), self._activity, *self._protection.interceptors()),
             options=_options(self._settings.limits), maximum_concurrent_rpcs=4096,
         )  # fmt: skip
         own_services = (self._translator, self._graphs, self._runtime, self._admin)
@@ -188,7 +189,7 @@ class Server:
         deadline = time.monotonic() + grace
         while self._activity.count and time.monotonic() < deadline:
             self._runtime.drain()
-            with suppress(TimeoutError):
+            with suppress(TimeoutError):  # sessions end by and by: look again
                 await asyncio.wait_for(self._activity.quiet(), _DRAIN_SECONDS)
         await self._server.stop(0)
         await self.close()

@@ -55,7 +55,7 @@ class Guard:
 
     def hopeful(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
         """Returns whether a call may turn out to be somebody's. If not, nothing of it need be read."""
-        with suppress(NotAuthorisedError):
+        with suppress(NotAuthorisedError):  # a header that holds no token is nobody's
             secret = shown_token(metadata)
             return self._certificates if secret is None else self._by_token(secret, digest(secret)) is not None
         return False
@@ -144,7 +144,7 @@ class Guard:
 
     async def watch(self) -> None:
         """Checks now and then, until cancelled."""
-        with suppress(asyncio.CancelledError):
+        with suppress(asyncio.CancelledError):  # the end that its caller asked for
             while True:
                 await asyncio.sleep(WATCH_SECONDS)
                 self.check()

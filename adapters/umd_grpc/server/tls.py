@@ -103,7 +103,7 @@ def _general(names: Iterable[str]) -> list[x509.GeneralName]:
         try:
             found.append(x509.IPAddress(ipaddress.ip_address(name)))
         except ValueError:
-            with suppress(UnicodeError):
+            with suppress(UnicodeError):  # a certificate cannot name it
                 found.append(x509.DNSName(name.encode("idna").decode()))
     return found
 

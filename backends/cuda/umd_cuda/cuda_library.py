@@ -28,7 +28,7 @@ def open_library() -> Any:
     for name in LIBRARIES:
         try:
             return ctypes.CDLL(name)
-        except OSError:
+        except OSError:  # the next name may be there
             continue
     raise NoGpuError(f"no NVIDIA driver is installed ({LIBRARIES[0]} is not found): install one")
 

@@ -39,7 +39,7 @@ def find(path: Path) -> bytes | None:
     if data and sealed[-_SEAL:] == _seal(data):
         return data
     LOGGER.warning("the compiled module %s is damaged: it is removed and compiled again", path)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # one that stays is found damaged again
         path.unlink()
     return None
 
@@ -58,7 +58,7 @@ def keep(path: Path, data: bytes) -> bool:
         os.replace(temporary, path)
     except OSError as error:
         if temporary is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the first error is the one to tell
                 os.unlink(temporary)
         warn_unkept(str(cache_folder()), error.strerror or str(error))
         return False

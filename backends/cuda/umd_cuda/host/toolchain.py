@@ -71,7 +71,7 @@ def find_compiler(path: str | None = None) -> Compiler:
 @functools.cache
 def _find(path: str | None, chosen: str) -> Compiler:
     for command in [tuple(shlex.split(chosen))] if chosen else _candidates(path):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it is not there: the next one may be
             answer = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
             if answer.returncode == 0 and _knows_half(command):
                 return Compiler(command, answer.stdout.splitlines()[0] if answer.stdout else "")
