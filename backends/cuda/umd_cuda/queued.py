@@ -8,6 +8,7 @@ from typing import Any
 
 from umd_core.device import Binding, Buffer, Fence, FenceValue, Program, SequentialDevice, SubmissionTicket
 from umd_core.device.execution import poison
+from umd_core.device.submission import Work, end
 from umd_core.errors import DeviceLostError, InternalError, LimitError, UmdError
 from umd_cuda.driver import Driver, DriverError, Memory
 from umd_cuda.faults import facts, suspects
@@ -93,25 +94,15 @@ class QueuedDevice(SequentialDevice):
             if isinstance(fence, QueueFence) and value <= fence.due:
                 raise LimitError("fence signal", value, fence.due)
 
-    def _run(
-        self,
-        program: Program,
-        bindings: tuple[Binding, ...],
-        words: tuple[int, ...],
-        signals: Sequence[FenceValue],
-        ticket: SubmissionTicket,
-    ) -> None:
+    def _run(self, work: Work, ticket: SubmissionTicket) -> None:
         if not isinstance(ticket, QueueTicket):
-            super()._run(program, bindings, words, signals, ticket)
+            super()._run(work, ticket)
             return
         self._running = True
         try:
-            error = self._hand_over(program, bindings, words, signals, ticket)
-            if ticket.flying:
-                return
-            ticket.complete(error)
-            for fence, value in signals:
-                fence.advance(value)
+            error = self._hand_over(work, ticket)
+            if not ticket.flying:
+                end(work, ticket, error)
         finally:
             self._running = False
             if self._woken:
@@ -133,17 +124,11 @@ class QueuedDevice(SequentialDevice):
         finally:
             self._draining = False
 
-    def _hand_over(
-        self,
-        program: Program,
-        bindings: tuple[Binding, ...],
-        words: tuple[int, ...],
-        signals: Sequence[FenceValue],
-        ticket: QueueTicket,
-    ) -> Exception | None:
+    def _hand_over(self, work: Work, ticket: QueueTicket) -> Exception | None:
         """Gives a submission's work to its queue; waits for it where it has to be, or went wrong."""
         if self._lost:
             return DeviceLostError(self.name, self._lost)
+        program, bindings, words, signals = work
         flights, error = ticket.flights, None
         settled = [FenceValue(Settled(self.driver, fence), value) for fence, value in signals]
         foreign = any(not (isinstance(f, QueueFence) and f.flights is flights) for f, _ in signals)
