@@ -10,7 +10,7 @@ from umd_core.attributes import Attribute
 from umd_core.dtypes import bool_, int32
 from umd_core.recorder import Recorder
 from umd_core.shaping import widen
-from umd_core.template import Call, Shape
+from umd_core.template import Call, Input, Result, Shape
 from umd_core.views import View
 
 ATTRIBUTES = (
@@ -22,6 +22,15 @@ ATTRIBUTES = (
     Attribute("hidden_size", "int"),
     Attribute("layout", "int", 0, choices=(0, 1)),
 )
+INPUTS = (
+    Input("X"),
+    Input("W"),
+    Input("R"),
+    Input("B", optional=True),
+    Input("sequence_lens", "int32", optional=True),
+    Input("initial_h", optional=True),
+)
+RESULTS = (Result("Y", optional=True), Result("Y_h", optional=True))
 _PARAMETERS: dict[str, tuple[str, tuple[float, ...]]] = {
     "relu": ("relu", ()),
     "tanh": ("tanh", ()),
@@ -142,6 +151,13 @@ def sizes(call: Call, gates: int, states: int) -> Sizes:
             name = call.template.input_spec(index).name
             raise call.error(f"has shape {list(call.desc(index).shape)}; {list(shape)} would be right", input=name)
     return found
+
+
+def flops(call: Call, gates: int, states: int) -> int:
+    """Returns the multiplications and additions of the layer's products; the activations are few beside them."""
+    found = sizes(call, gates, states)
+    each = gates * found.hidden * (found.hidden + call.desc(0).shape[2])
+    return 2 * found.steps * found.batch * found.directions * each
 
 
 def output_shapes(call: Call, found: Sizes, states: int) -> list[Shape]:

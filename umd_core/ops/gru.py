@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS
 from umd_core.recorder import Recorder
-from umd_core.recurrence import ATTRIBUTES, Cell, Lane, Step, activations, output_shapes, sizes, unroll
-from umd_core.template import Call, Input, OpTemplate, Result, Shape
+from umd_core.recurrence import (
+    ATTRIBUTES,
+    INPUTS,
+    RESULTS,
+    Cell,
+    Lane,
+    Step,
+    activations,
+    flops,
+    output_shapes,
+    sizes,
+    unroll,
+)
+from umd_core.template import Call, OpTemplate, Shape
 from umd_core.views import View
 
 _NAMES = ("Sigmoid", "Tanh")
@@ -62,29 +74,16 @@ def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> list[View 
     return unroll(recorder, call, views, 3, cell, _NAMES, 1)
 
 
-def _flops(call: Call) -> int:
-    found = sizes(call, 3, 1)
-    each = 3 * found.hidden * (found.hidden + call.desc(0).shape[2])
-    return 2 * found.steps * found.batch * found.directions * each
-
-
 TEMPLATES = (
     OpTemplate(
         "GRU",
-        (
-            Input("X"),
-            Input("W"),
-            Input("R"),
-            Input("B", optional=True),
-            Input("sequence_lens", "int32", optional=True),
-            Input("initial_h", optional=True),
-        ),
-        (Result("Y", optional=True), Result("Y_h", optional=True)),
+        INPUTS,
+        RESULTS,
         _shape,
         _emit,
         {"T": FLOATS},
         (*ATTRIBUTES, Attribute("linear_before_reset", "bool", False)),
-        flops=_flops,
+        flops=lambda call: flops(call, 3, 1),
         doc="Gated recurrent units over the steps of X: every state Y, and the last one.",
         source="Cho et al., Learning phrase representations, arXiv:1406.1078; ONNX, operator GRU",
     ),

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS
 from umd_core.recorder import Recorder
-from umd_core.recurrence import ATTRIBUTES, Cell, Lane, Step, activations, output_shapes, sizes, unroll
+from umd_core.recurrence import (
+    ATTRIBUTES,
+    INPUTS,
+    RESULTS,
+    Cell,
+    Lane,
+    Step,
+    activations,
+    flops,
+    output_shapes,
+    sizes,
+    unroll,
+)
 from umd_core.shaping import widen
 from umd_core.template import Call, Input, OpTemplate, Result, Shape
 from umd_core.views import View
@@ -76,31 +88,16 @@ def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> list[View 
     return unroll(recorder, call, views, 4, _cell(recorder, call, views), _NAMES, 2)
 
 
-def _flops(call: Call) -> int:
-    found = sizes(call, 4, 2)
-    each = 4 * found.hidden * (found.hidden + call.desc(0).shape[2])
-    return 2 * found.steps * found.batch * found.directions * each
-
-
 TEMPLATES = (
     OpTemplate(
         "LSTM",
-        (
-            Input("X"),
-            Input("W"),
-            Input("R"),
-            Input("B", optional=True),
-            Input("sequence_lens", "int32", optional=True),
-            Input("initial_h", optional=True),
-            Input("initial_c", optional=True),
-            Input("P", optional=True),
-        ),
-        (Result("Y", optional=True), Result("Y_h", optional=True), Result("Y_c", optional=True)),
+        (*INPUTS, Input("initial_c", optional=True), Input("P", optional=True)),
+        (*RESULTS, Result("Y_c", optional=True)),
         _shape,
         _emit,
         {"T": FLOATS},
         (*ATTRIBUTES, Attribute("input_forget", "bool", False)),
-        flops=_flops,
+        flops=lambda call: flops(call, 4, 2),
         doc="Long short-term memory over the steps of X: every state Y, and the last hidden and cell states.",
         source="Hochreiter and Schmidhuber, Long short-term memory, 1997; ONNX, operator LSTM",
     ),

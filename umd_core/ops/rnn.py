@@ -6,8 +6,19 @@ from collections.abc import Sequence
 
 from umd_core.dtypes import FLOATS
 from umd_core.recorder import Recorder
-from umd_core.recurrence import ATTRIBUTES, Lane, Step, activations, output_shapes, sizes, unroll
-from umd_core.template import Call, Input, OpTemplate, Result, Shape
+from umd_core.recurrence import (
+    ATTRIBUTES,
+    INPUTS,
+    RESULTS,
+    Lane,
+    Step,
+    activations,
+    flops,
+    output_shapes,
+    sizes,
+    unroll,
+)
+from umd_core.template import Call, OpTemplate, Shape
 from umd_core.views import View
 
 _NAMES = ("Tanh",)
@@ -31,29 +42,16 @@ def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> list[View 
     return unroll(recorder, call, views, 1, _cell, _NAMES, 1)
 
 
-def _flops(call: Call) -> int:
-    found = sizes(call, 1, 1)
-    each = found.hidden * (found.hidden + call.desc(0).shape[2])
-    return 2 * found.steps * found.batch * found.directions * each
-
-
 TEMPLATES = (
     OpTemplate(
         "RNN",
-        (
-            Input("X"),
-            Input("W"),
-            Input("R"),
-            Input("B", optional=True),
-            Input("sequence_lens", "int32", optional=True),
-            Input("initial_h", optional=True),
-        ),
-        (Result("Y", optional=True), Result("Y_h", optional=True)),
+        INPUTS,
+        RESULTS,
         _shape,
         _emit,
         {"T": FLOATS},
         ATTRIBUTES,
-        flops=_flops,
+        flops=lambda call: flops(call, 1, 1),
         doc="H = activation of X · Wᵀ + H · Rᵀ + B over the steps of X: every state Y, and the last one.",
     ),
 )
