@@ -63,6 +63,23 @@ class Faulty(SimDevice):
         return run
 
 
+class Named(Faulty):
+    """Spoils every launch of one kernel."""
+
+    def __init__(self, kernel: str, spoil: Spoil) -> None:
+        super().__init__(0, spoil)
+        self._kernel = kernel
+
+    def bind(self, executable: Any, parameters: bytes, bindings: Any) -> Any:
+        call = super().bind(executable, parameters, bindings)
+
+        def run() -> None:
+            self.launched = 0 if executable[0].row.name == self._kernel else 1
+            call()
+
+        return run
+
+
 def negate(box: Array, binding: Binding) -> None:
     box[...] = -box
 
@@ -98,3 +115,9 @@ def network(layers: int = 6, width: int = 8) -> tuple[CommandBuffer, list[Array]
         value = graph.add("Softmax", [value], name=f"softmax{layer}", source=f"model.py:{50 + layer}")
     graph.output(value)
     return umd.translate(graph), [random.normal(size=(4, width)).astype(np.float32)]
+
+
+def captured_network(folder: Path) -> Capture:
+    """Returns the capture of one run of `network` on the simulator."""
+    command_buffer, arguments = network()
+    return captured_run(folder, command_buffer, *arguments)

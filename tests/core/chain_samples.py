@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.encoding_samples import Build
+from tests.core.buffer_builder import Build
 from umd_core.commands import CommandBuffer
 from umd_core.dtypes import float32
 from umd_core.kernels import chain

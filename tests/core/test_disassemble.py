@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 
-from tests.core.encoding_samples import SAMPLES, adamw_patched, add, command_buffers, encoded, every_command
+from tests.core.encoding_samples import SAMPLES, adamw_patched, add, encoded, every_command
+from tests.core.random_buffers import command_buffers
 from umd_core.commands import Barrier, Command, CommandBuffer, DebugInfo, Dispatch, Fill, Mark, Nop
 from umd_core.disassemble import disassemble, to_json
 from umd_core.encoding import decode, diff, encode

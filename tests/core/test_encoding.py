@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import umd_core as umd
-from tests.core.encoding_samples import Build, add, empty, encoded, every_command, newer_minor
+from tests.core.buffer_builder import Build
+from tests.core.encoding_samples import add, empty, encoded, every_command, newer_minor
 from umd_core import dtypes
 from umd_core.commands import (
     READ,

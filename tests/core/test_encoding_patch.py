@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.encoding_samples import Build, adamw_patched
+from tests.core.buffer_builder import Build
+from tests.core.encoding_samples import adamw_patched
 from umd_core import dtypes
 from umd_core.commands import READ, WRITE, CommandBuffer, Dispatch, Nop, Patch, PatchKind, Ref
 from umd_core.encoding import PatchPlan, apply_patches, decode, encode

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.core.encoding_samples import SAMPLES, command_buffers, damaged, encoded, repaired
+from tests.core.encoded_bytes import repaired
+from tests.core.encoding_samples import SAMPLES, encoded
+from tests.core.random_buffers import command_buffers, damaged
 from tests.core.test_decoder_rules import V1_CASES
 from umd_core.commands import CommandBuffer, Dispatch, Mark
 from umd_core.encoding import LIBRARY_LIMITS, bulk_launches, decode, encode, validate

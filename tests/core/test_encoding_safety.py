@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.core.encoding_samples import INTERESTING, command_buffers, launches
+from tests.core.random_buffers import INTERESTING, command_buffers, launches
 from umd_core.commands import READ, WRITE, CommandBuffer, Copy, Dispatch, Ref, Slot, SlotKind, refs_of
 from umd_core.encoding import decode, encode
 from umd_core.errors import DecodeError, LimitError

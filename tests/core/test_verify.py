@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import umd_core as umd
-from tests.core.encoding_samples import Build, add, every_command, every_slot
+from tests.core.buffer_builder import Build
+from tests.core.encoding_samples import add, every_command, every_slot
 from umd_core import dtypes
 from umd_core.commands import (
     READ,

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tests.cuda.lazy_driver import LazyDriver
 from umd_core import dtypes
 from umd_core.commands import CommandBuffer
+from umd_core.device import Binding
 from umd_core.kernels import BY_NAME, KernelRecord
 from umd_core.kernels.geometry import Flat
 from umd_core.testing.recording import Recording
@@ -19,6 +21,8 @@ from umd_cuda.status import WORD
 
 COUNT = 5
 SIZE = 4 * COUNT
+X = np.arange(COUNT, dtype=np.float32)
+REVERSED = np.arange(COUNT, dtype=np.int64)[::-1].copy()
 ADD = BY_NAME["elementwise_add_kernel"].record((dtypes.float32,), (1,))
 GATHER = BY_NAME["gather_kernel"].record((dtypes.float32, dtypes.int64), (1,))
 ADD_BLOCK = ADD.pack(
@@ -68,6 +72,13 @@ def recorded(driver: RecordingDriver | None = None, **options: Any) -> tuple[Cud
     return CudaDevice(driver, "cuda:0", Options(**options), Sources()), driver
 
 
+def lazy(seed: int = 0, strict: bool = True, **options: Any) -> tuple[CudaDevice, LazyDriver]:
+    """Returns a device whose work runs when it must."""
+    driver = LazyDriver(RecordingDriver(), seed, strict)
+    driver.inner.effects = {"elementwise_add_kernel": add, "gather_kernel": gather}
+    return CudaDevice(driver, "cuda:0", Options(**options), Sources()), driver
+
+
 def adding(flags: int = 0) -> CommandBuffer:
     """Returns a program of one addition: a, b, out."""
     recording = Recording()
@@ -85,3 +96,22 @@ def gathering(count: int = 1) -> CommandBuffer:
         places = [(data, 0, SIZE), (index, 8 * COUNT * number, 8 * COUNT), (recording.argument(), 0, SIZE)]
         recording.dispatch(GATHER, GATHER_BLOCK, places)
     return recording.finish()
+
+
+def through_arena(length: int = SIZE) -> CommandBuffer:
+    """Returns a program that copies bytes of its first argument to the second by way of its arena."""
+    recording = Recording()
+    source, target = recording.argument(), recording.argument()
+    arena = recording.arena()
+    recording.copy((arena, 0, length), (source, 0, length))
+    recording.copy((target, 0, length), (arena, 0, length))
+    return recording.finish()
+
+
+def floats(device: CudaDevice, binding: Binding) -> list[float]:
+    result: list[float] = np.frombuffer(device.read(*binding), np.float32).tolist()
+    return result
+
+
+def addresses(bindings: list[Binding]) -> tuple[int, ...]:
+    return tuple(buffer.memory.address + offset for buffer, offset, _ in bindings)

@@ -55,7 +55,7 @@ extern "C" __global__ void elementwise_add_kernel(const float* a, const float* b
 FEW = (
     "elementwise_add_kernel", "elementwise_cast_kernel", "reduce_sum_kernel", "argmax_kernel", "softmax_kernel",
     "normalize_kernel", "gemm_kernel", "conv_kernel", "max_pool_index_kernel", "gather_kernel", "scatter_add_kernel",
-    "adamw_kernel",
+    "adamw_kernel", "attention_kernel", "attention_grad_kernel",
 )  # fmt: skip
 
 

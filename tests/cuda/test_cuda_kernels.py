@@ -18,14 +18,14 @@ OF_EVERY_INTEGER = ("elementwise_div_kernel", "elementwise_pow_kernel")
 OF_EVERY_FLOAT = ("softmax_kernel", "conv_kernel", "adamw_kernel", "gemm_kernel")
 BY_ROWS = (
     "reduce_mean_kernel", "argmax_kernel", "softmax_kernel", "normalize_kernel", "conv_weight_grad_kernel",
-    "scan_sum_kernel",
+    "scan_sum_kernel", "attention_kernel", "attention_grad_kernel",
 )  # fmt: skip
 EACH_FILE = (
     "elementwise_select_kernel", "elementwise_cast_kernel", "reduce_min_kernel", "argmax_kernel", "log_softmax_kernel",
     "softmax_grad_kernel", "normalize_kernel", "gemm_kernel", "conv_kernel", "conv_input_grad_kernel",
     "conv_weight_grad_kernel", "max_pool_index_kernel", "average_pool_kernel", "average_pool_grad_kernel",
     "gather_kernel", "scatter_kernel", "scatter_add_kernel", "iota_kernel", "sgd_kernel", "sgd_momentum_kernel",
-    "adamw_kernel", "scan_sum_kernel", "sort_kernel",
+    "adamw_kernel", "scan_sum_kernel", "sort_kernel", "attention_kernel", "attention_grad_kernel",
 )  # fmt: skip
 
 

@@ -37,6 +37,9 @@ PLANTED = (
     ("scan_sum_kernel", 64, "if (first + e < walk.length) walk", "walk", "out-of-bounds write"),
     ("sort_kernel", 64, "__syncthreads();\n  unsigned* own", "unsigned* own", "race"),
     ("sort_kernel", 64, "shift < BITS;", "shift + SORT_BITS < BITS;", "differ"),
+    ("attention_kernel", 64, "meet();\n      for (Index n", "for (Index n", "race"),
+    ("attention_grad_kernel", 64, "  meet();\n    }\n#pragma", "  }\n#pragma", "race"),
+    ("attention_grad_kernel", 64, "if (w < width) out", "out", "out-of-bounds write"),
 )
 
 

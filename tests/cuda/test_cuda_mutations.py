@@ -23,6 +23,7 @@ KERNELS = (
     "scatter_max_kernel", "iota_kernel", "gemm_kernel", "conv_kernel", "conv_input_grad_kernel",
     "conv_weight_grad_kernel", "max_pool_kernel", "average_pool_grad_kernel", "softmax_kernel", "softmax_grad_kernel",
     "normalize_kernel", "adamw_kernel", "scan_sum_kernel", "sort_kernel", "random_uniform_kernel",
+    "attention_kernel", "attention_grad_kernel",
 )  # fmt: skip
 """One of each kernel file."""
 SITES = 24
@@ -53,6 +54,7 @@ NOT_REACHED = {
     ("conv_input_grad_kernel", "missing barrier"): TILED,
     ("conv_input_grad_kernel", "divergent barrier"): TILED,
     ("conv_input_grad_kernel", "uninitialised read"): "the array that matches is in registers",
+    ("attention_grad_kernel", "bad shuffle mask"): "what shuffles is in a macro that the forward kernel uses",
     ("argmax_kernel", "uninitialised read"): "the place is in a macro that other types use",
     ("iota_kernel", "out of bounds"): "its loop is in a macro; what matches bounds axes that are there",
 }

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.core.chain_samples import PROGRAMS, WELL_FORMED, chained
-from tests.core.encoding_samples import command_buffers, damaged
+from tests.core.random_buffers import command_buffers, damaged
 from umd_core.commands import Command, CommandBuffer, Dispatch, Fill, Mark, Update, refs_of
 from umd_core.encoding import decode, encode
 from umd_core.errors import DecodeError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import umd_core as umd
-from tests.core.encoding_samples import INTERESTING
+from tests.core.random_buffers import INTERESTING
 from umd_core.commands import CommandBuffer, Dispatch
 from umd_core.device import Binding, FenceValue, SequentialDevice
 from umd_core.encoding import Limits, decode
