@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +40,11 @@ class Runnable(Protocol):
     device: Device
 
     def prepare(self, arrays: Mapping[str, Array]) -> CommandBuffer | None:
-        """Returns the program for inputs of these shapes, None when a run makes it or nothing is left to run."""
+        """Returns the program for inputs of these shapes, None when nothing is left to run."""
+        ...
+
+    def upload(self, arrays: Mapping[str, Array]) -> None:
+        """Puts the weights of that program on the device."""
         ...
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
@@ -71,7 +74,10 @@ class _Umd:
         self.sizes = {size.name: size.base for size in model.sizes.sizes}
 
     def prepare(self, arrays: Mapping[str, Array]) -> CommandBuffer | None:
-        return None
+        return self._session.prepare(arrays)
+
+    def upload(self, arrays: Mapping[str, Array]) -> None:
+        self._session.upload()
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         return self._session.run(arrays)
@@ -104,6 +110,9 @@ class _Onnx:
 
     def prepare(self, arrays: Mapping[str, Array]) -> CommandBuffer | None:
         return self._session.prepare(arrays)
+
+    def upload(self, arrays: Mapping[str, Array]) -> None:
+        self._session.upload(arrays)
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         names = [output.name for output in self._session.get_outputs()]
@@ -229,17 +238,3 @@ def _pair(text: str, option: str, form: str, pattern: str) -> tuple[str, str]:
     if not name or not equals or not re.fullmatch(pattern, value):
         raise typer.BadParameter(f"{option} {text}: write it as {form}")
     return name, value
-
-
-class Clock:
-    """Milliseconds of steps, by name."""
-
-    def __init__(self) -> None:
-        self.milliseconds: dict[str, float] = {}
-        self._start = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        """Notes the time since the step before."""
-        now = time.perf_counter()
-        self.milliseconds[name] = round((now - self._start) * 1e3, 3)
-        self._start = now

@@ -10,7 +10,9 @@ import numpy as np
 
 from umd_core.commands import CommandBuffer
 from umd_core.device import Device
-from umd_core.errors import DTypeError
+from umd_core.device.estimation import memory_needed
+from umd_core.device.tensor import Tensor
+from umd_core.errors import DTypeError, OutOfMemoryError
 from umd_core.ir import Array
 from umd_core.registry import default_device, open_device
 from umd_core.translate import translator
@@ -29,17 +31,19 @@ class Session:
     """
 
     def __init__(self, model: Model, device: str | Device = "") -> None:
-        """Puts the weights on a device, given by name or opened; by default the available one of highest priority.
+        """Opens a device for the model, given by name or opened; by default the available one of highest priority.
 
         Raises:
-            UmdError: the device cannot be opened, or has no room for the weights.
+            UmdError: the device cannot be opened.
+            OutOfMemoryError: it has no room for the weights; nothing was uploaded.
         """
         self.model = model
         self._owned = isinstance(device, str)
         self.device: Device = open_device(device or default_device()) if isinstance(device, str) else device
         self._translator = translator(self.device.caps())
         self._programs: OrderedDict[tuple[int, ...], CommandBuffer] = OrderedDict()
-        self._weights = {name: self.device.tensor(weight) for name, weight in model.weights.items()}
+        self._weights: dict[str, Tensor] = {}
+        self._check_room(sum(weight.nbytes for weight in model.weights.values()))
 
     def __enter__(self) -> Session:
         return self
@@ -54,6 +58,24 @@ class Session:
         if self._owned:
             self.device.close()
 
+    def prepare(self, inputs: Mapping[str, Any]) -> CommandBuffer:
+        """Returns the program for inputs of these shapes, without running it.
+
+        Raises:
+            AttributeValueError, ShapeError, DTypeError, LimitError: the inputs are not what the model takes.
+            OutOfMemoryError: the program does not fit into the device's memory.
+        """
+        return self._program(self._checked(inputs)[1])
+
+    def upload(self) -> None:
+        """Puts the weights on the device. The first run does it where nobody did.
+
+        Raises:
+            OutOfMemoryError: the device has no room left.
+        """
+        if not self._weights:
+            self._weights = {name: self.device.tensor(weight) for name, weight in self.model.weights.items()}
+
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Returns the outputs by name for inputs by name.
 
@@ -61,24 +83,37 @@ class Session:
             AttributeValueError, ShapeError, DTypeError, LimitError: the inputs are not what the model takes.
             UmdError: the device could not run it.
         """
-        arrays = {name: np.asarray(value) for name, value in inputs.items()}
-        sizes = self.model.sizes_of({name: array.shape for name, array in arrays.items()})
-        for name, desc in self.model.inputs.items():
-            if arrays[name].dtype != desc.dtype.numpy:
-                found = str(arrays[name].dtype)
-                raise DTypeError("run", f"is {found}", input=name, got=found, allowed=(desc.dtype.name,))
+        arrays, sizes = self._checked(inputs)
         program = self._program(sizes)
+        self.upload()
         arguments = [self._weights[a.name] if a.weight else arrays[a.name] for a in self.model.arguments]
         results = self.device.run(program, arguments)
         for index, name in self.model.updates:
             self._weights[name] = results[index]
         return {name: results[index].numpy() for index, name in enumerate(self.model.outputs)}
 
+    def _checked(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, int]]:
+        """Returns the inputs as arrays, and the sizes that they give the model."""
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        sizes = self.model.sizes_of({name: array.shape for name, array in arrays.items()})
+        for name, desc in self.model.inputs.items():
+            if arrays[name].dtype != desc.dtype.numpy:
+                found = str(arrays[name].dtype)
+                raise DTypeError("run", f"is {found}", input=name, got=found, allowed=(desc.dtype.name,))
+        return arrays, sizes
+
+    def _check_room(self, needed: int) -> None:
+        capacity = self.device.caps().memory
+        if needed > capacity:
+            raise OutOfMemoryError(needed, 0, capacity, capacity, device=self.device.name)
+
     def _program(self, sizes: Mapping[str, int]) -> CommandBuffer:
         key = self.model.sizes.check(sizes)
         found = self._programs.get(key)
         if found is None:
-            found = self._programs[key] = self._translator.graph(self.model.graph_for(sizes))
+            found = self._translator.graph(self.model.graph_for(sizes))
+            self._check_room(memory_needed(found))
+            self._programs[key] = found
             if len(self._programs) > PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 import onnx
 
+from umd_core.device import Caps
+from umd_core.errors import UnsupportedError
+from umd_core.inference import define, known
+from umd_core.ir import Graph
 from umd_core.ops import OPS
+from umd_core.translate import translator
+from umd_core.views import View
 from umd_onnx.functions import has_body
 from umd_onnx.handlers import HANDLERS
 from umd_onnx.protos import qualified
@@ -35,6 +41,27 @@ def how(node: onnx.NodeProto) -> str:
 def missing_ops(model: onnx.ModelProto) -> list[str]:
     """Returns the ops of a model that umd lacks, each once."""
     return sorted({qualified(node) for node in all_nodes(model.graph) if how(node) == "missing"})
+
+
+def lacking(graph: Graph, caps: Caps) -> dict[str, str]:
+    """Returns the ops of a graph that a device cannot run, each with the first reason: the kernel that it lacks.
+
+    Raises:
+        UmdError: an op refuses its inputs.
+    """
+    recipes = translator(caps).recipes
+    descs = known(graph)
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        define(graph, descs, node)
+        inputs = [descs[name] if name else None for name in node.inputs]
+        views = [None if d is None else View(i, d.dtype, d.shape, d.strides) for i, d in enumerate(inputs)]
+        values = [graph.constants.get(name) for name in node.inputs]
+        try:
+            recipes.get(node.op, node.attributes, views, values, tuple(bool(name) for name in node.outputs))
+        except UnsupportedError as error:
+            found.setdefault(node.op, str(error))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

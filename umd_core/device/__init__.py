@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from umd_core.device.composite import CompositeDevice
+from umd_core.device.estimation import Estimate, Estimates, Timeline
 from umd_core.device.explanation import Choice, Explains
 from umd_core.device.fence import Fence, SubmissionTicket
 from umd_core.device.order import legal_order
@@ -34,6 +35,8 @@ __all__ = [
     "CompositeDevice",
     "Device",
     "DeviceFence",
+    "Estimate",
+    "Estimates",
     "Explains",
     "Fence",
     "FenceValue",
@@ -44,6 +47,7 @@ __all__ = [
     "SubmissionTicket",
     "Tensor",
     "Ticket",
+    "Timeline",
     "Unavailable",
     "legal_order",
 ]

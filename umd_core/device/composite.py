@@ -44,7 +44,7 @@ class CompositeDevice(SequentialDevice):
             for name, types in device.caps().kernels.items():
                 if name in BY_NAME and BY_NAME[name].level == 0:
                     kernels[name] = _union(kernels, name, types)
-        flags = first.flags - {"explain", "queues"}  # crossings go through the host, one after the other
+        flags = first.flags - {"estimate", "explain", "queues"}  # crossings go through the host, one after the other
         return Caps(kernels, first.memory, first.max_work, first.max_buffer_bytes, flags)
 
     def supports(self, name: str, types: tuple[DType, ...]) -> bool:

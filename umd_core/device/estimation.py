@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from umd_core.commands import CommandBuffer
 
 MICROSECONDS = 1e6
+"""In a second."""
 
 
 class Estimate(NamedTuple):
@@ -45,7 +46,8 @@ class Timeline:
     """A command buffer as a device would run it.
 
     Attributes:
-        profile: of what the numbers are, and where they come from.
+        profile: the device that the numbers are of.
+        source: where they come from.
         commands: in program order.
         seconds: from the start of the first command to the end of the last one.
         error: how far off such estimates are known to be, in words.
@@ -54,6 +56,7 @@ class Timeline:
     """
 
     profile: str
+    source: str
     commands: Sequence[Estimate]
     seconds: float
     error: str
@@ -103,7 +106,7 @@ def trace_events(timeline: Timeline) -> dict[str, Any]:
     return {
         "traceEvents": [*named, *map(_event, timeline.commands)],
         "displayTimeUnit": "ns",
-        "otherData": {"profile": timeline.profile, "error": timeline.error},
+        "otherData": {"profile": timeline.profile, "source": timeline.source, "error": timeline.error},
     }
 
 

@@ -27,8 +27,8 @@ class Caps:
         max_work: element operations allowed in one launch.
         max_buffer_bytes: largest encoded command buffer.
         flags: optional abilities: "map" (host-visible buffers), "profile", "trim", "prepare", "explain" (see
-            `Explains`), "queues" (submissions to different queues overlap, and go on after `submit`: their tickets have
-            to be looked at).
+            `Explains`), "estimate" (see `Estimates`), "queues" (submissions to different queues overlap, and go on
+            after `submit`: their tickets have to be looked at).
     """
 
     kernels: Mapping[str, frozenset[tuple[DType, ...]] | None]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from umd_cli.exits import Exit
-from umd_cli.models import Clock, filled, is_onnx, opened_model, shapes, sizes
+from umd_cli.models import Runnable, filled, is_onnx, opened_model, shapes, sizes
 from umd_cli.output import Json, note, show, table
+from umd_cli.progress import Bar, Steps, shown
 
 if TYPE_CHECKING:
     from umd_core.ir import Array
@@ -42,16 +43,12 @@ def run(
         raise typer.BadParameter(f"--compare {compare}: ONNX models are compared, with {', '.join(PEERS)}")
     if compare and importlib.util.find_spec(compare) is None:
         raise typer.BadParameter(f"--compare {compare}: it is not installed: pip install {compare}")
-    clock = Clock()
-    model = opened_model(file, device, shapes(shape or []), sizes(dim or []))
+    steps = Steps()
+    with steps.step("load"):
+        model = opened_model(file, device, shapes(shape or []), sizes(dim or []))
     try:
         arrays = filled(model, inputs or [], sizes(dim or []), random=random)
-        clock.lap("load")
-        model.prepare(arrays)
-        clock.lap("translate")
-        results = model.run(arrays)
-        clock.lap("first run")
-        median = _median(lambda: model.run(arrays), repeat) if repeat > 1 else clock.milliseconds["first run"]
+        results, median = _run(model, arrays, repeat, steps)
         name = model.device.name
     finally:
         model.close()
@@ -60,7 +57,7 @@ def run(
     found: dict[str, Any] = {
         "device": name,
         "milliseconds": median,
-        "steps": clock.milliseconds,
+        "steps": steps.milliseconds,
         "outputs": {n: _described(value, numbers=json and output is None) for n, value in results.items()},
     }
     if compare:
@@ -71,13 +68,29 @@ def run(
         raise typer.Exit(Exit.FOUND)
 
 
-def _median(work: Callable[[], object], repeat: int) -> float:
+def _run(model: Runnable, arrays: Mapping[str, Array], repeat: int, steps: Steps) -> tuple[dict[str, Any], float]:
+    """Returns the outputs of the first run, and the median milliseconds: of the runs after it where there are any."""
+    with steps.step("translate"):
+        model.prepare(arrays)
+    with steps.step("upload"):
+        model.upload(arrays)
+    with steps.step("first run"):
+        results = model.run(arrays)
+    if repeat == 1:
+        return results, steps.milliseconds["first run"]
+    with steps.step("next runs", repeat) as bar:
+        median = _median(lambda: model.run(arrays), repeat, bar)
+    return results, median
+
+
+def _median(work: Callable[[], object], repeat: int, bar: Bar) -> float:
     """Returns the median milliseconds of a call."""
     taken: list[float] = []
-    for _ in range(repeat):
+    for number in range(repeat):
         start = time.perf_counter()
         work()
         taken.append(time.perf_counter() - start)
+        bar.advance(f"{number + 1} of {repeat}")
     return round(sorted(taken)[repeat // 2] * 1e3, 3)
 
 
@@ -91,11 +104,14 @@ def _compared(
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    values: Sequence[Any] = session.run(None, dict(arrays))
+    with shown(PEERS[0]):
+        values: Sequence[Any] = session.run(None, dict(arrays))
+    with shown(PEERS[0], repeat) as bar:
+        median = _median(lambda: session.run(None, dict(arrays)), repeat, bar)
     wanted = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
     return {
         "with": "onnxruntime, one thread",
-        "milliseconds": _median(lambda: session.run(None, dict(arrays)), repeat),
+        "milliseconds": median,
         "outputs": {name: _difference(results[name], value, rtol, atol) for name, value in wanted.items()},
     }
 

@@ -10,7 +10,7 @@ from umd_core.errors import AttributeValueError, UnsupportedError
 DEVICES = 8
 """Ordinals that can be opened; every one is a device of its own over the same processor."""
 _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_KNOWN = "strict=0 or 1, seed=NUMBER, memory=SIZE (bytes, KiB, MiB, GiB), threads=NUMBER"
+_KNOWN = "strict=0 or 1, seed=NUMBER, memory=SIZE (bytes, KiB, MiB, GiB), threads=NUMBER, profile=NAME or FILE.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,9 @@ class Options:
         ordinal: which one.
         strict: whether driver bugs are looked for.
         seed: of the orders that strict mode picks.
-        memory: bytes of device memory, half of the machine's when None.
+        memory: bytes of device memory; when None those of the profile, or half of the machine's without one.
         threads: threads of NumPy's BLAS, in the whole process.
+        profile: the device that times are estimated for, by a name or file of `read_profile`.
     """
 
     ordinal: int = 0
@@ -30,6 +31,7 @@ class Options:
     seed: int = 0
     memory: int | None = None
     threads: int = 1
+    profile: str = ""
 
 
 def parse(text: str) -> Options:
@@ -43,15 +45,20 @@ def parse(text: str) -> Options:
     if ordinal and not (ordinal.isascii() and ordinal.isdecimal() and int(ordinal) < DEVICES):
         raise UnsupportedError(f"has no device {ordinal!r}; 0 to {DEVICES - 1} would be right", device=f"sim:{text}")
     values: dict[str, int] = {}
+    profile = ""
     for item in filter(None, rest.split("&")):
         name, _, value = item.partition("=")
-        values[name] = _number(name, value)
+        if name == "profile":
+            profile = value
+        else:
+            values[name] = _number(name, value)
     return Options(
         ordinal=int(ordinal or 0),
         strict=bool(values.get("strict", 0)),
         seed=values.get("seed", 0),
         memory=values.get("memory"),
         threads=values.get("threads", 1),
+        profile=profile,
     )
 
 

@@ -17,10 +17,11 @@ def probe() -> Available | Unavailable:
 
 
 def open_device(rest: str) -> Device:
-    """Returns the simulator that "sim:" + rest names: an ordinal, then options as in "0?strict=1&seed=3".
+    """Returns the simulator that "sim:" + rest names: an ordinal, then options as in "0?strict=1&profile=t4".
 
     Raises:
         UnsupportedError, AttributeValueError: the ordinal or an option is wrong.
+        ConfigError: the profile is.
     """
     from umd_sim.device import SimDevice  # noqa: PLC0415  # importing a plugin costs nothing
     from umd_sim.options import parse  # noqa: PLC0415
