@@ -198,6 +198,7 @@ def graphs(draw: Any) -> Graph:
     """Graphs as data: names need not fit together."""
     names = st.text(min_size=1, max_size=8)
     graph = Graph(draw(names))
+    graph.fuses = draw(st.booleans())
     for name in draw(st.lists(names, max_size=3, unique=True)):
         graph.input(name, draw(descs()))
     for name in draw(st.lists(names, max_size=2, unique=True)):
@@ -217,8 +218,8 @@ def graphs(draw: Any) -> Graph:
 def test_a_graph_comes_back(graph: Graph) -> None:
     raw = graph_messages.write_graph(graph).SerializeToString()
     again = graph_messages.read_graph(graph_pb2.Graph.FromString(raw))
-    assert (again.name, again.inputs, again.nodes, again.outputs) == (
-        graph.name, graph.inputs, graph.nodes, graph.outputs,
+    assert (again.name, again.fuses, again.inputs, again.nodes, again.outputs) == (
+        graph.name, graph.fuses, graph.inputs, graph.nodes, graph.outputs,
     )  # fmt: skip
     assert again.constants.keys() == graph.constants.keys()
     for name, value in graph.constants.items():

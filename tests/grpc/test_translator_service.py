@@ -314,6 +314,19 @@ def test_a_graph_is_translated(client: Client) -> None:
     assert asyncio.run(by_asyncio()) == bytes(here)
 
 
+def test_a_graph_that_fuses_is_fused_by_the_server(client: Client) -> None:
+    def three_ops() -> umd.Graph:
+        found = umd.Graph("chain")
+        x = found.input("x", X)
+        found.output(found.add("Relu", [found.add("Neg", [found.add("Mul", [x, x])])]))
+        return found
+
+    plain, fused = three_ops(), three_ops()
+    fused.fuses = True
+    assert bytes(client.translate_graph(fused)) == bytes(umd.translate(fused))
+    assert len(client.translate_graph(fused).commands) < len(client.translate_graph(plain).commands)
+
+
 @pytest.fixture
 def translate_graph(channel: Any) -> Callable[[bytes], list[Any]]:
     """Sends bytes to TranslateGraph; returns the messages of the answer."""

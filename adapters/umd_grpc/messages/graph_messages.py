@@ -26,7 +26,7 @@ def write_graph(graph: Graph) -> pb.Graph:
     Raises:
         AttributeValueError: an attribute has no form on the wire.
     """
-    message = pb.Graph(name=graph.name)
+    message = pb.Graph(name=graph.name, fuses=graph.fuses)
     for name, desc in graph.inputs.items():
         message.inputs.add(name=name, desc=write_desc(desc))
     for name, value in graph.constants.items():
@@ -129,6 +129,7 @@ def read_graph(message: pb.Graph) -> Graph:
     if len(message.nodes) > NODES_LIMIT:
         raise LimitError("nodes of a graph", len(message.nodes), NODES_LIMIT)
     graph = Graph(message.name)
+    graph.fuses = message.fuses
     for value in message.inputs:
         graph.input(value.name, read_desc(value.desc))
     for constant in message.constants:

@@ -5,8 +5,13 @@ import { bytesOf, dtypeNumber, tensor } from "./tensors.js";
 const desc = (dtype, shape) => ({ dtype: dtypeNumber(dtype), shape });
 const message = (value) => ({ dtype: dtypeNumber(value.dtype), shape: value.shape, data: bytesOf(value) });
 
-/** Ops on named values, in program order. A value is its name. */
+/**
+ * Ops on named values, in program order. A value is its name.
+ *
+ * With `fuses` set to true, elementwise launches that follow each other become one.
+ */
 export class Graph {
+  fuses = false;
   #nodes = [];
   #inputs = [];
   #constants = [];
@@ -59,7 +64,7 @@ export class Graph {
   /** Returns the message. */
   toMessage() {
     const [inputs, constants, nodes, outputs] = [this.#inputs, this.#constants, this.#nodes, this.#outputs];
-    return { name: this.name, inputs, constants, nodes, outputs };
+    return { name: this.name, inputs, constants, nodes, outputs, fuses: this.fuses };
   }
 }
 

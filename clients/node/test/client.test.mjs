@@ -19,6 +19,22 @@ function layer() {
   return graph;
 }
 
+test("a graph that fuses becomes fewer launches and gives the same result", async () => {
+  const x = tensor("float32", [4], [-1, 0, 1, 2]);
+  const results = [];
+  const counts = [];
+  for (const fuses of [false, true]) {
+    const graph = new Graph("fused");
+    const value = graph.input("x", "float32", [4]);
+    graph.output(graph.add("Relu", [graph.add("Neg", [graph.add("Mul", [value, value])])]));
+    graph.fuses = fuses;
+    counts.push(decode((await client.translate(graph)).bytes).commands.length);
+    results.push(...(await client.run(graph, [x])));
+  }
+  assert.deepEqual(results[0], results[1]);
+  assert.equal(counts[0] - counts[1], 2);
+});
+
 test("a graph runs and gives its result", async () => {
   const [y] = await client.run(layer(), [tensor("float32", [2, 3], [1, 2, 3, -1, -2, -3])]);
   assert.deepEqual(y, tensor("float32", [2, 2], [14.5, 0, 0, 14.25]));

@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Graph(_message.Message):
-    __slots__ = ("name", "inputs", "constants", "nodes", "outputs")
+    __slots__ = ("name", "inputs", "constants", "nodes", "outputs", "fuses")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     CONSTANTS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    FUSES_FIELD_NUMBER: _ClassVar[int]
     name: str
     inputs: _containers.RepeatedCompositeFieldContainer[Value]
     constants: _containers.RepeatedCompositeFieldContainer[Constant]
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     outputs: _containers.RepeatedCompositeFieldContainer[Output]
-    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., constants: _Optional[_Iterable[_Union[Constant, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ...) -> None: ...
+    fuses: bool
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., constants: _Optional[_Iterable[_Union[Constant, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., fuses: _Optional[bool] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("name", "desc")
