@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 import grpc
 
+from umd_grpc import compression
 from umd_grpc.client.access import Access
 from umd_grpc.client.errors import MESSAGE_LIMIT, call_error
 from umd_grpc.client.forks import check_opening
@@ -84,22 +85,30 @@ def _in_the_clear(access: Access) -> list[tuple[str, Any]]:
 
 
 def _carrying(access: Access, channel: Channel) -> Channel:
-    """Returns a channel whose calls carry the access's metadata."""
-    metadata = access.metadata()
-    return cast("Channel", _Carrying(channel, metadata)) if metadata else channel
+    """Returns a channel whose calls carry the access's metadata, and pack what is worth it."""
+    metadata, packs = access.metadata(), compression.wanted(access.target)
+    return cast("Channel", _Carrying(channel, metadata, packs=packs)) if metadata or packs else channel
 
 
 class _Carrying:
-    """A channel, of either kind, that adds metadata to every call."""
+    """A channel, of either kind, that adds metadata to every call, and gzip to those of translate methods."""
 
-    def __init__(self, channel: Any, metadata: tuple[tuple[str, str], ...]) -> None:
-        self._channel, self._metadata = channel, metadata
+    def __init__(self, channel: Any, metadata: tuple[tuple[str, str], ...], *, packs: bool) -> None:
+        self._channel, self._metadata, self._packs = channel, metadata, packs
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._channel, name)
         if name not in _METHODS:
             return found
-        return lambda *given, **options: _CarryingMethod(found(*given, **options), self._metadata)
+
+        def method(path: str, *given: Any, **options: Any) -> Any:
+            made = found(path, *given, **options)
+            if self._packs and compression.covers(path):
+                packed = {"compression": grpc.Compression.Gzip}
+                return _CarryingMethod(made, (*self._metadata, compression.ASKS), packed)
+            return _CarryingMethod(made, self._metadata, {}) if self._metadata else made
+
+        return method
 
     def __enter__(self) -> _Carrying:
         return self
@@ -117,15 +126,18 @@ class _Carrying:
 class _CarryingMethod:
     """A method of such a channel: called as gRPC's own."""
 
-    def __init__(self, method: Any, metadata: tuple[tuple[str, str], ...]) -> None:
-        self._method, self._metadata = method, metadata
+    def __init__(self, method: Any, metadata: tuple[tuple[str, str], ...], options: dict[str, Any]) -> None:
+        self._method, self._metadata, self._options = method, metadata, options
 
     def __call__(self, *given: Any, metadata: Any = (), **options: Any) -> Any:
-        return self._method(*given, metadata=(*(metadata or ()), *self._metadata), **options)
+        return self._method(*given, metadata=self._with(metadata), **self._options, **options)
 
     def future(self, *given: Any, metadata: Any = (), **options: Any) -> Any:
         """Returns the call as a future."""
-        return self._method.future(*given, metadata=(*(metadata or ()), *self._metadata), **options)
+        return self._method.future(*given, metadata=self._with(metadata), **self._options, **options)
+
+    def _with(self, metadata: Any) -> tuple[tuple[str, str], ...]:
+        return (*(metadata or ()), *self._metadata)
 
 
 _METHODS = frozenset({"unary_unary", "unary_stream", "stream_unary", "stream_stream"})
