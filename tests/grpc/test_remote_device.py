@@ -188,6 +188,19 @@ def test_what_is_known_here_is_raised_here(device: RemoteDevice) -> None:
         device.load_kernel(ADD.kernels[0], b"")
 
 
+def test_bindings_that_were_good_are_looked_at_again(device: RemoteDevice) -> None:
+    program = device.load(umd.translate("Add", [X, X]))
+    with pytest.raises(InputCountError):
+        device.submit(program, [])
+    one, other = device.tensor(X), device.tensor(X)
+    bindings = [one.binding, one.binding, other.binding]
+    for _ in range(2):
+        device.submit(program, bindings).wait()
+    device.free(one.storage.buffer)
+    with pytest.raises(StaleHandleError):
+        device.submit(program, bindings)
+
+
 def test_an_index_out_of_range_is_found_where_it_matters(device: RemoteDevice) -> None:
     cb = umd.translate("Gather", [X, umd.TensorDesc("i64", (2,))], axis=0)
     results, ticket = _start(device, cb, [X, np.array([0, 7])])

@@ -24,6 +24,8 @@ from umd_grpc.server.region import SEALS, Region
 
 A = 1 | 1 << 32
 SIZE, REGION = 3 << 20, 1 << 20
+PIECE = 256 << 10
+SLOTS = REGION // PIECE
 NOBODY = 65_534
 
 
@@ -184,6 +186,52 @@ def test_reading_gives_the_bytes_and_lets_later_frames_go(session: FrameSession,
         found += neighbour.map[place : place + REGION // 2]
     assert found == data
     assert session.read(A, 0, 5) == b"later"
+
+
+def test_requests_that_come_together_are_served_in_order(session: FrameSession, neighbour: Neighbour) -> None:
+    data = np.random.default_rng(4).integers(0, 256, SIZE, np.uint8).tobytes()
+    transfer(session, 1)
+    transfer(session, 2, pb.DIRECTION_READ)
+    assert neighbour.map is not None
+    offsets = range(0, SIZE, PIECE)
+    for first in range(0, len(offsets), SLOTS):  # as many at one time as the region has room for
+        group = offsets[first : first + SLOTS]
+        for offset in group:
+            neighbour.map[offset % REGION : offset % REGION + PIECE] = data[offset : offset + PIECE]
+            neighbour.socket.send(Move(WRITE, 1, offset, offset % REGION, PIECE).encode())
+        if group[-1] == offsets[-1]:  # what follows belongs to another transfer
+            neighbour.socket.send(Move(READ, 2, 0, 0, PIECE).encode())
+        for offset in group:
+            assert decode_reply(neighbour.socket.recv(PACKET)) == (offset + PIECE, None)
+    assert decode_reply(neighbour.socket.recv(PACKET)) == (PIECE, None)
+    found = bytes(neighbour.map[:PIECE])
+    for offset in offsets[1:]:
+        assert neighbour.ask(Move(READ, 2, offset, 0, PIECE).encode()) == (offset + PIECE, None)
+        found += neighbour.map[:PIECE]
+    assert found == data
+
+
+def test_a_wrong_request_among_good_ones(session: FrameSession, neighbour: Neighbour) -> None:
+    transfer(session, 1)
+    assert neighbour.map is not None
+    neighbour.map[:REGION] = bytes(range(256)) * (REGION // 256)
+    for offset in (0, 2 * PIECE, PIECE):
+        neighbour.socket.send(Move(WRITE, 1, offset, offset, PIECE).encode())
+    assert decode_reply(neighbour.socket.recv(PACKET)) == (PIECE, None)
+    done, error = decode_reply(neighbour.socket.recv(PACKET))
+    assert (done, error.status if error else 0) == (PIECE, Status.BAD_BYTES)
+    assert decode_reply(neighbour.socket.recv(PACKET)) == (2 * PIECE, None)
+
+
+def test_a_transfer_ends_with_its_session(server: ServerProcess, session: FrameSession, neighbour: Neighbour) -> None:
+    transfer(session, 1)
+    for offset in range(0, REGION, PIECE):
+        neighbour.socket.send(Move(WRITE, 1, offset, offset, PIECE).encode())
+    session.abandon()
+    with suppress(ConnectionError):
+        while neighbour.socket.recv(PACKET):
+            pass
+    server.check_sound()
 
 
 def test_who_is_given_a_region(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
 import grpc
+import numpy as np
 
 from umd_core.errors import CancelledError, DecodeError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
@@ -20,6 +23,7 @@ from umd_grpc.messages.convert import read_error
 _WRITE, _READ = "/umd.runtime.Runtime/Write", "/umd.runtime.Runtime/Read"
 KEPT = 16 << 20
 """Bytes of a write up to which its messages are kept until the server has them, so that nobody waits for that."""
+_EVER_FREED = 16 << 20
 TRIES = 5
 _PAUSE_SECONDS, _LEAVE_SECONDS = 0.05, 5.0
 _BROKEN = frozenset(
@@ -30,6 +34,16 @@ _GOES_ON = (CancelledError, DecodeError)
 """What the server says of a call that another one may continue: it ended early, or brought damaged bytes."""
 Source = Callable[[int], Iterator[bytes]]
 """Returns the messages of a write from a byte on, the names of session and transfer left out."""
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Has the C library keep memory of the size of messages when it is freed, for the next ones.
+
+    Fresh pages for each of them cost as much as everything else that is done with its bytes. glibc keeps what is not
+    larger than the largest piece that was ever freed: so one is made, which takes no memory, and freed.
+    """
+    np.empty(_EVER_FREED, np.uint8)
 
 
 class _RefusedError(Exception):
@@ -67,10 +81,12 @@ class Bulk:
         self._write: Any = channel.stream_unary(_WRITE)
         self._read: Any = channel.unary_stream(_READ)
         self._last: set[Any] = set()
+        self._helper = ThreadPoolExecutor(1, f"umd-{name}-chunks")
         self.bytes_up = self.bytes_down = 0
 
     def close(self) -> None:
-        """Gives back the memory that is shared."""
+        """Gives back the memory that is shared, and ends the thread."""
+        self._helper.shutdown(wait=False)
         if self._share is not None:
             self._share.close()
 
@@ -90,6 +106,7 @@ class Bulk:
                 self._streamed_write(transfer, data, timeout)
 
     def _streamed_write(self, transfer: int, data: memoryview, timeout: float) -> None:
+        _keep_freed_memory()
         deadline = time.monotonic() + timeout
         kept: list[bytes] = []
         taken = threading.Event()
@@ -113,8 +130,14 @@ class Bulk:
             call.add_done_callback(lambda done: self._carry_later(transfer, len(data), source, done, deadline))
 
     def _messages(self, data: memoryview, start: int) -> Iterator[bytes]:
+        """Yields the messages from a byte on; each is made while the one before is sent."""
+        ahead: Future[bytes] | None = None
         for at in range(start, len(data), self._chunk):
-            yield write_request(b"", 0, at, data[at : at + self._chunk])
+            made, ahead = ahead, self._helper.submit(write_request, b"", 0, at, data[at : at + self._chunk])
+            if made is not None:
+                yield made.result()
+        if ahead is not None:
+            yield ahead.result()
 
     def _call(self, transfer: int, messages: Iterator[bytes], timeout: float) -> Any:
         """Begins a call. Its first message is the one that names the transfer, and the first of the others, merged."""
@@ -205,10 +228,12 @@ class Bulk:
         Raises:
             UmdError: what the server found, bytes that were damaged again and again, or calls that failed.
         """
-        done, tries, deadline = 0, TRIES, time.monotonic() + timeout
+        done, tries, deadline, over = 0, TRIES, time.monotonic() + timeout, False
         try:
-            if self._shared_read(transfer, into, timeout):
+            over = self._shared_read(transfer, into, timeout)
+            if over:
                 return
+            _keep_freed_memory()
             while True:
                 before = done
                 done, error = self._fill(transfer, into, done, max(0.1, deadline - time.monotonic()))
@@ -219,8 +244,9 @@ class Bulk:
                     raise error
                 time.sleep(_PAUSE_SECONDS)
         finally:  # the server keeps the transfer for another call, until it hears that none will come
-            end = pb.ReadRequest(session=self._session, transfer=transfer, offset=len(into))
-            self._leave(self._read, end.SerializeToString())
+            if not over:
+                end = pb.ReadRequest(session=self._session, transfer=transfer, offset=len(into))
+                self._leave(self._read, end.SerializeToString())
 
     def _fill(self, transfer: int, into: memoryview, done: int, timeout: float) -> tuple[int, UmdError]:
         """Returns how many bytes have come after a call, and what stopped it before there were more.
@@ -230,25 +256,29 @@ class Bulk:
         """
         request = pb.ReadRequest(session=self._session, transfer=transfer, offset=done, hold=True)
         call = self._read(request.SerializeToString(), timeout=timeout)
+        placed = _Placed(self._helper, into, done)
         try:
             for raw in call:
                 self.bytes_down += len(raw)
                 chunk = parse_read_response(raw)
                 if not isinstance(chunk, Chunk):
                     break
-                chunk.check(done, len(into))
-                into[done : done + len(chunk.data)] = chunk.data
-                done += len(chunk.data)
+                placed.add(chunk)
             else:
+                done = placed.settle()
                 short = DecodeError("chunk-order", f"{done} of {len(into)} bytes came", offset=done, section="TRANSFER")
                 return done, short
         except grpc.RpcError as error:
             if error.code() not in _BROKEN:
                 raise call_error(error, self._name) from error
-            return done, call_error(error, self._name)
+            with suppress(DecodeError):  # the last chunk was damaged: it is asked for again as well
+                placed.settle()
+            return placed.done, call_error(error, self._name)
         except DecodeError as error:
             call.cancel()
-            return done, error
+            return placed.done, error
+        finally:
+            placed.leave()
         raise read_error(chunk.status, chunk.message, chunk.facts)
 
     def _leave(self, method: Callable[..., Any], request: Any) -> None:
@@ -289,3 +319,48 @@ class Bulk:
 def _again(messages: Sequence[bytes], chunk: int) -> Source:
     """Returns kept messages from a byte on. The server has whole chunks, so each begins where one of them ends."""
     return lambda start: iter(messages[start // chunk :])
+
+
+class _Placed:
+    """Chunks that another thread looks at and puts in their place, while the next ones come.
+
+    Attributes:
+        done: bytes that are in place.
+    """
+
+    def __init__(self, helper: ThreadPoolExecutor, into: memoryview, done: int) -> None:
+        self._helper, self._into = helper, into
+        self._under_way: Future[int] | None = None
+        self.done = done
+
+    def add(self, chunk: Chunk) -> None:
+        """Takes the next chunk, once the one before is in place.
+
+        Raises:
+            DecodeError: that one was damaged, or this one does not follow it.
+        """
+        chunk.check_order(self.settle(), len(self._into))
+        self._under_way = self._helper.submit(_place, chunk, self._into)
+
+    def settle(self) -> int:
+        """Returns how many bytes are in place, when nothing is under way any more.
+
+        Raises:
+            DecodeError: what was under way was damaged.
+        """
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            self.done += under_way.result()
+        return self.done
+
+    def leave(self) -> None:
+        """Returns when nothing is written any more, whatever came of it."""
+        if self._under_way is not None:
+            wait([self._under_way])
+
+
+def _place(chunk: Chunk, into: memoryview) -> int:
+    """Returns the size of a chunk that was found whole and put in its place."""
+    chunk.check_whole()
+    into[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
+    return len(chunk.data)

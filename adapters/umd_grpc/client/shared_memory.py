@@ -22,7 +22,8 @@ from umd_grpc.messages.region import HELLO, PACKET, READ, WRITE, Move, decode_re
 SWITCH = "UMD_SHARED_MEMORY"
 LEAST = 1 << 20
 """Bytes of a transfer from which on the memory is faster than the stream."""
-_PIECE_LEAST, _PIECE_MOST, _PIECES = 1 << 20, 8 << 20, 8
+_PIECE_LEAST, _PIECE_MOST, _PARTS, _SLOTS = 256 << 10, 4 << 20, 16, 8
+"""A transfer is moved in `_PARTS` pieces or more, `_SLOTS` of which are under way at once: both sides copy together."""
 _CONNECT_SECONDS = 2.0
 _SEALS: int = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 
@@ -139,9 +140,9 @@ class _Mover:
     ) -> None:
         self._connection, self._region, self._kind, self._transfer = connection, region, kind, transfer
         self._array, self._deadline = array, deadline
-        piece = min(_PIECE_MOST, max(_PIECE_LEAST, len(array) // _PIECES))
+        piece = min(_PIECE_MOST, max(_PIECE_LEAST, len(array) // _PARTS))
         self._piece = min(piece, len(region))
-        self._slots = min(_PIECES, len(region) // self._piece)
+        self._slots = min(_SLOTS, len(region) // self._piece)
         self._under_way: deque[Move] = deque()
 
     def run(self) -> None:

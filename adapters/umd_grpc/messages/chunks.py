@@ -28,9 +28,25 @@ class Chunk(NamedTuple):
         Raises:
             DecodeError: it does not, or was damaged.
         """
+        self.check_order(done, size)
+        self.check_whole()
+
+    def check_order(self, done: int, size: int) -> None:
+        """Checks that the chunk follows the first `done` of `size` bytes.
+
+        Raises:
+            DecodeError: it does not.
+        """
         if self.offset != done or len(self.data) > size - done:
             detail = f"chunk [{self.offset}, +{len(self.data)}) of {size} bytes after {done}"
             raise DecodeError("chunk-order", detail, offset=self.offset, section="TRANSFER")
+
+    def check_whole(self) -> None:
+        """Checks the bytes.
+
+        Raises:
+            DecodeError: they were damaged.
+        """
         if crc32(self.data) != self.crc32:
             raise DecodeError("chunk-checksum", "bytes were changed or damaged", offset=self.offset, section="TRANSFER")
 

@@ -9,10 +9,11 @@ from typing import Any
 from umd_core.errors import CancelledError, DecodeError, LimitError, StaleHandleError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.limits import Limits
-from umd_grpc.messages.chunks import Chunk, WriteHead, parse_write_request, read_response
+from umd_grpc.messages.chunks import Chunk, WriteHead, parse_write_request
 from umd_grpc.messages.convert import error_text, facts_text
 from umd_grpc.server.inflow import Inflow
 from umd_grpc.server.live import LiveSession
+from umd_grpc.server.outflow import Outflow
 from umd_grpc.server.report import Report
 from umd_grpc.server.transfer import Carrier, Transfer
 from umd_grpc.server.weights import PIECE, Kept, Weights, in_thread
@@ -78,8 +79,7 @@ class Bulk:
         try:
             while True:
                 if chunk.data:
-                    chunk.check(inflow.expected, transfer.size)
-                    await inflow.put(chunk.data)
+                    await inflow.gather(chunk)
                 found = await carrier.step(self._next, messages)
                 if found is None:
                     break
@@ -112,32 +112,20 @@ class Bulk:
             raise DecodeError("chunk-order", f"read from {offset} of {size} bytes", offset=offset, section="TRANSFER")
         if offset < size == transfer.done:
             raise StaleHandleError("transfer", transfer.id, "is over: its last chunk was sent")
-        ahead = asyncio.ensure_future(self._message(session, transfer, offset))
+        outflow = Outflow(session, transfer, self._limits.chunk)
         try:
             while offset < size:
-                message, offset = await ahead
+                session.expect(transfer)
+                message, offset = await outflow.message(offset)
                 self._report.bytes_out += len(message)
-                if offset < size:
-                    ahead = asyncio.ensure_future(self._message(session, transfer, offset))
-                elif not request.hold:
+                if offset == size and not request.hold:
                     given(session, transfer)
+                outflow.prepare(offset)
                 await carrier.step(context.write, message)
         finally:
-            ahead.cancel()
+            outflow.leave()
         if request.offset == size:
             given(session, transfer)
-
-    async def _message(self, session: LiveSession, transfer: Transfer, offset: int) -> tuple[bytes, int]:
-        """Returns the chunk from `offset` on, and where the next one begins. What stops it ends the transfer."""
-        if offset == transfer.size:
-            return b"", offset
-        session.expect(transfer)
-        try:
-            data = await session.port.read_chunk(transfer.id, offset, self._limits.chunk)
-        except UmdError as error:
-            session.fail(transfer, error)
-            raise
-        return read_response(offset, data), offset + len(data)
 
     # weights
 

@@ -20,12 +20,14 @@ from umd_core.errors import UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.limits import Limits
 from umd_grpc.messages.region import HELLO, PACKET, WRITE, Move, encode_reply
+from umd_grpc.server.batches import Batches
 from umd_grpc.server.bulk import error_message, given
 from umd_grpc.server.inflow import Inflow, Line
 from umd_grpc.server.live import TOKEN_SIZE, LiveSession
 from umd_grpc.server.region import Region, supported
 from umd_grpc.server.report import Report
 from umd_grpc.server.settings import SharedMemorySettings
+from umd_grpc.server.staging import Batch
 from umd_grpc.server.transfer import Carrier, Transfer
 
 _CREDENTIALS = struct.Struct("iII")
@@ -133,13 +135,18 @@ class _Held(NamedTuple):
 
 
 class Mover:
-    """Moves the bytes of one session's transfers between its region and its device."""
+    """Moves the bytes of one session's transfers between its region and its device.
+
+    On a device of this process one job serves all requests that come fast enough (`_batch`). Where the device is in a
+    worker, and where the bytes of a transfer are kept as weights, each request is a step of its own (`_begin`).
+    """
 
     def __init__(
         self, connection: socket.socket, session: LiveSession, region: Region, limits: Limits, report: Report
     ) -> None:
         self._connection, self._session, self._region = connection, session, region
         self._limits, self._report = limits, report
+        self._batches = session.port.batches()
         self._held: _Held | None = None
 
     async def serve(self) -> None:
@@ -148,28 +155,70 @@ class Mover:
         Raises:
             OSError: it is, or it takes no answers.
         """
-        loop = asyncio.get_running_loop()
+        loop, packet = asyncio.get_running_loop(), b""
         try:
-            while packet := await loop.sock_recv(self._connection, PACKET):
+            while packet := packet or await loop.sock_recv(self._connection, PACKET):
                 try:
-                    await self._begin(Move.decode(packet))
+                    packet = await self._serve(Move.decode(packet))
                 except UmdError as error:
+                    packet = b""
                     done = self._held.transfer.done if self._held else 0
                     await self._release()
                     self._connection.send(encode_reply(done, error_message(error)))
         finally:
             await self._release()
 
-    async def _begin(self, move: Move) -> None:
-        """Begins what a request asks for; it is answered when that is done."""
+    async def _serve(self, move: Move) -> bytes:
+        """Does what a request asks for; returns the next one, when it was read already and is another's to serve."""
         held = await self._take(move)
         if held.carrier.ended is not None:
             raise held.carrier.ended
         writes = move.kind == WRITE
         held.transfer.check_direction(writes=writes)
         move.check(self._region.size, held.inflow.expected if writes else move.offset, held.transfer.size)
+        if self._batches is not None and move.transfer not in self._session.transfers.keepers:
+            return await self._batch(move, held, self._batches)
         step = await (self._write if writes else self._read)(move, held)
         step.add_done_callback(functools.partial(self._ended, move, held))
+        return b""
+
+    async def _batch(self, move: Move, held: _Held, batches: Batches) -> bytes:
+        session, transfer = self._session, held.transfer
+        batch = Batch(self._connection, self._region, transfer, held.carrier)
+        await session.room.enter_chunk(move.size)
+        session.expect(transfer)
+        step = asyncio.ensure_future(batches.run(functools.partial(batch.run, move)))
+        try:
+            await asyncio.shield(step)
+        except asyncio.CancelledError:
+            batch.stopped = True
+            await asyncio.wait([step])
+            raise
+        finally:
+            session.room.leave_chunk(move.size)
+            self._note(move, held, batch)
+        if batch.error is not None:
+            raise batch.error
+        return batch.left
+
+    def _note(self, move: Move, held: _Held, batch: Batch) -> None:
+        """Notes what a batch has done."""
+        session, transfer = self._session, held.transfer
+        if move.kind == WRITE:
+            self._report.bytes_in += batch.moved
+            transfer.done = held.inflow.expected = max(transfer.done, batch.done)
+        else:
+            self._report.bytes_out += batch.moved
+        if batch.failed is not None:
+            session.fail(transfer, batch.failed)
+        elif batch.done == transfer.size:
+            if move.kind == WRITE:
+                session.settle(transfer)
+                session.transfers.end(transfer.id)
+            else:
+                given(session, transfer)
+            self._held = None
+            session.transfers.release(transfer.id, held.carrier)
 
     def _ended(self, move: Move, held: _Held, step: asyncio.Task[None]) -> None:
         """Answers a request."""
