@@ -1,27 +1,27 @@
 """The service: 1,000 Adds one by one, streamed, coalesced; beside the original design and a bare echo.
 
-The original design is re-created here: a pool of 10 threads, one op a message, streams answered after the last request.
-The echo server moves messages of the same sizes and does nothing else: it is the floor that gRPC sets.
-
-Bulk data is measured beside a bare stream of chunks of the same size, taken and given as bytes, and beside memcpy.
+`python benchmarks/service.py TABLE` prints one table: translations, cpu, traffic, clients, flood, steps or bulk. What
+they are compared with is in `service_servers`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import json
-import struct
-import subprocess
+import os
+import socket
 import sys
-from collections.abc import Callable, Iterator
-from concurrent import futures
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import grpc
 import numpy as np
+import service_bulk
+import service_clients
 from measure import interleaved, report
+from service_servers import LARGE, SHAPE, SIZE, Served, X, serve
 
 import umd_core as umd
 from umd_core.device import Device, Tensor
@@ -29,120 +29,17 @@ from umd_grpc._pb.umd import translator_pb2 as pb
 from umd_grpc._pb.umd import translator_pb2_grpc
 from umd_grpc.client import Client, Request, Translation
 from umd_grpc.client.remote import RemoteDevice
+from umd_grpc.compression import SWITCH
 
-OPS = 1_000
-SHAPE = (32, 64)
-X = umd.TensorDesc("f32", SHAPE)
+OPS, ROUNDS = 1_000, 300
 GOALS = {"original unary": 20, "original stream": 12}
-CHUNK, BULK = 1 << 20, 64 << 20
-_SIZE = struct.Struct("<I")
-LARGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-
-
-# servers, each in a process of its own
-
-
-TEMPLATES = {"Add": "elementwise_add_kernel", "Relu": "elementwise_relu_kernel", "MatMul": "gemm_kernel"}
-
-
-class Original(translator_pb2_grpc.TranslatorServicer):
-    """The original design: a table of templates, text in, the original bytes out."""
-
-    def Translate(self, request: Any, context: Any) -> Any:  # noqa: N802  # gRPC's name
-        """Translates one op."""
-        kernel = TEMPLATES.get(request.op_type)
-        if kernel is None:
-            return pb.TranslateResponse(status=2, msg=f"op {request.op_type} is not registered")
-        count = 1
-        for extent in request.inputs[0].shape:
-            count *= extent
-        name = kernel.encode()
-        head = struct.pack(f"<6sI{len(name)}s", b"UMDCMD", len(name), name)
-        return pb.TranslateResponse(
-            command_buffer=head + struct.pack("<QQQ", count, -(-count // 256), 256), kernel_name=kernel
-        )
-
-    def SubmitBatch(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        """Collects every request, then answers."""
-        answers = []
-        for message in requests:
-            answer = self.Translate(message.request[0], context)
-            if answer.status:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, answer.msg)
-            answers.append(answer)
-        for answer in answers:
-            yield pb.SubmitResponse(response=[answer])
-
-
-def serve_original() -> None:
-    """Serves the original design until it is killed."""
-    server = grpc.server(futures.ThreadPoolExecutor(10))
-    add: Any = translator_pb2_grpc.add_TranslatorServicer_to_server
-    add(Original(), server)
-    _ready(server.add_insecure_port("127.0.0.1:0"))
-    server.start()
-    server.wait_for_termination()
-
-
-def serve_echo() -> None:
-    """Serves messages of the size that each request names, until it is killed."""
-
-    async def unary(raw: bytes, context: Any) -> bytes:
-        return bytes(_SIZE.unpack_from(raw)[0])
-
-    async def stream(messages: Any, context: Any) -> Any:
-        async for raw in messages:
-            yield bytes(_SIZE.unpack_from(raw)[0])
-
-    async def sink(messages: Any, context: Any) -> bytes:
-        size = 0
-        async for raw in messages:
-            size += len(raw)
-        return _SIZE.pack(size)
-
-    async def source(raw: bytes, context: Any) -> Any:
-        chunk = bytes(CHUNK)
-        for _ in range(_SIZE.unpack(raw)[0] // CHUNK):
-            yield chunk
-
-    async def main() -> None:
-        server = grpc.aio.server(options=LARGE)
-        methods: dict[str, Any] = {
-            "Unary": grpc.unary_unary_rpc_method_handler(unary),
-            "Stream": grpc.stream_stream_rpc_method_handler(stream),
-            "Sink": grpc.stream_unary_rpc_method_handler(sink),
-            "Source": grpc.unary_stream_rpc_method_handler(source),
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Echo", methods),))
-        _ready(server.add_insecure_port("127.0.0.1:0"))
-        await server.start()
-        await server.wait_for_termination()
-
-    asyncio.run(main())
-
-
-def _ready(port: int) -> None:
-    print(json.dumps({"listen": [f"127.0.0.1:{port}"]}), flush=True)
-
-
-SERVERS: dict[str, list[str]] = {
-    "original": [sys.executable, __file__, "original"],
-    "echo": [sys.executable, __file__, "echo"],
-    "umd": [sys.executable, "-m", "umd_grpc.server", "--listen", "127.0.0.1:0"],
-}
+CPU_GOAL, GZIP_GOAL = 8.0, 0.3
+FORMS = {"umd coalesced, original bytes": pb.FORMAT_UNSPECIFIED, "umd coalesced, v1": pb.FORMAT_V1}
 
 
 def start(name: str, stack: ExitStack) -> str:
-    """Starts a server and returns its address; the stack ends it."""
-    process = subprocess.Popen(SERVERS[name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    stack.callback(process.wait)
-    stack.callback(process.kill)
-    assert process.stdout is not None
-    stack.callback(process.stdout.close)
-    return str(json.loads(process.stdout.readline())["listen"][0])
-
-
-# clients
+    """Starts a server, "original", "echo" or "umd", and returns its address; the stack ends it."""
+    return serve(name, stack).address
 
 
 def request(number: int) -> Any:
@@ -179,7 +76,7 @@ def echoes(
     call, stream = channel.unary_unary("/Echo/Unary"), channel.stream_stream("/Echo/Stream")
 
     def message(pair: tuple[int, int]) -> bytes:
-        return _SIZE.pack(pair[1]) + bytes(max(0, pair[0] - _SIZE.size))
+        return SIZE.pack(pair[1]) + bytes(max(0, pair[0] - SIZE.size))
 
     def one_by_one() -> None:
         for _ in range(OPS):
@@ -194,22 +91,21 @@ def echoes(
     return {"echo unary": one_by_one, "echo stream": many, "echo, one message": one_message}
 
 
-def translations(addresses: dict[str, str], stack: ExitStack) -> None:
+def translations(servers: dict[str, Served], stack: ExitStack) -> None:
     """Measures 1,000 Adds."""
-    channels = {name: stack.enter_context(grpc.insecure_channel(addresses[name])) for name in ("original", "umd")}
+    channels = {name: stack.enter_context(grpc.insecure_channel(servers[name].address)) for name in ("original", "umd")}
     make: Any = translator_pb2_grpc.TranslatorStub
     stubs = {name: make(channel) for name, channel in channels.items()}
-    client = stack.enter_context(Client(addresses["umd"]))
+    client = stack.enter_context(Client(servers["umd"].address))
     answer = stubs["umd"].Translate(request(1), timeout=60)
     sizes = (request(1).ByteSize(), answer.ByteSize())
     works: dict[str, Callable[[], None]] = {
         "original unary": lambda: unary(stubs["original"]),
         "original stream": lambda: streamed(stubs["original"]),
-        **echoes(addresses["echo"], stack, sizes, (OPS * (sizes[0] + 3), OPS * (sizes[1] + 3))),
+        **echoes(servers["echo"].address, stack, sizes, (OPS * (sizes[0] + 3), OPS * (sizes[1] + 3))),
         "umd unary": lambda: unary(stubs["umd"]),
         "umd stream": lambda: streamed(stubs["umd"]),
-        "umd coalesced, original bytes": lambda: coalesced(client, pb.FORMAT_UNSPECIFIED),
-        "umd coalesced, v1": lambda: coalesced(client, pb.FORMAT_V1),
+        **{name: functools.partial(coalesced, client, form) for name, form in FORMS.items()},
     }
     times = interleaved(works, repeat=7)
     base = {name: times[name] for name in GOALS}
@@ -227,16 +123,16 @@ def run_and_read(device: Device, program: umd.CommandBuffer, held: Tensor) -> ob
     return device.run(program, [held, held])[0].numpy()
 
 
-def steps(addresses: dict[str, str], stack: ExitStack) -> None:
+def steps(servers: dict[str, Served], stack: ExitStack) -> None:
     """Measures running one small program and reading its result, in process and remotely."""
-    remote, local = RemoteDevice(addresses["umd"]), umd.open_device("sim:0")
+    remote, local = RemoteDevice(servers["umd"].address), umd.open_device("sim:0")
     stack.callback(remote.close)
     stack.callback(local.close)
     x = np.arange(6, dtype=np.float32)
     program = umd.translate("Add", [x, x])
-    channel: Any = stack.enter_context(grpc.insecure_channel(addresses["echo"]))
+    channel: Any = stack.enter_context(grpc.insecure_channel(servers["echo"].address))
     call = channel.unary_unary("/Echo/Unary")
-    works: dict[str, Callable[[], object]] = {"echo unary": lambda: call(_SIZE.pack(64), timeout=60)}
+    works: dict[str, Callable[[], object]] = {"echo unary": lambda: call(SIZE.pack(64), timeout=60)}
     devices: dict[str, Device] = {"in process": local, "remote": remote}
     for name, device in devices.items():
         held = device.tensor(x)
@@ -247,54 +143,104 @@ def steps(addresses: dict[str, str], stack: ExitStack) -> None:
     report("service_steps", "One Add of 6 elements", ["step", "µs", "× echo"], rows)
 
 
-def bulk(addresses: dict[str, str], stack: ExitStack) -> None:
-    """Measures large writes and reads, by stream and through shared memory."""
-    channel: Any = stack.enter_context(grpc.insecure_channel(addresses["echo"], options=LARGE))
-    sink, source = channel.stream_unary("/Echo/Sink"), channel.unary_stream("/Echo/Source")
-    chunk, data, out = bytes(CHUNK), np.ones(BULK, np.uint8), np.ones(BULK, np.uint8)
-
-    def bare_write() -> None:
-        assert _SIZE.unpack(sink(iter([chunk] * (BULK // CHUNK)), timeout=60))[0] == BULK
-
-    def bare_read() -> None:
-        assert sum(map(len, source(_SIZE.pack(BULK), timeout=60))) == BULK
-
-    works: dict[str, Callable[[], object]] = {
-        "memcpy": lambda: np.copyto(out, data),
-        "bare stream, up": bare_write,
-        "bare stream, down": bare_read,
-    }
-    for name, shared in (("stream", False), ("shared memory", True)):
-        device = RemoteDevice(addresses["umd"], shared_memory=shared)
-        stack.callback(device.close)
-        held = device.tensor(data)
-        works[f"{name}: write"] = functools.partial(device.write, held.storage.buffer, 0, data)
-        works[f"{name}: read"] = functools.partial(held.numpy, out)
-    times = interleaved(works, repeat=9)
+def server_cpu(servers: dict[str, Served], stack: ExitStack) -> None:
+    """Measures the CPU time of both sides for coalesced Adds."""
+    client = stack.enter_context(Client(servers["umd"].address))
     rows = []
-    for name, seconds in times.items():
-        bare = times["bare stream, up" if name.endswith(("write", "up")) else "bare stream, down"]
-        goal = "bare 0.9" if name.startswith("stream") else "memcpy 0.6" if "shared" in name else ""
-        rows.append([name, BULK / seconds / 1e9, bare / seconds, times["memcpy"] / seconds, goal])
-    header = [f"{BULK >> 20} MiB", "GB/s", "× bare stream", "× memcpy", "goal"]
-    report("service_bulk", "Bulk data", header, rows)
+    for name, form in FORMS.items():
+        coalesced(client, form)
+        begun, used, start = servers["umd"].cpu_seconds(), time.process_time(), time.perf_counter()
+        for _ in range(ROUNDS):
+            coalesced(client, form)
+        ops, passed = ROUNDS * OPS, time.perf_counter() - start
+        server, own = servers["umd"].cpu_seconds() - begun, time.process_time() - used
+        rows.append([name, server / ops * 1e6, own / ops * 1e6, passed / ops * 1e6, CPU_GOAL])
+    header = [f"{ROUNDS * OPS:,} Adds", "server CPU µs an op", "client CPU µs an op", "µs an op", "goal: server"]
+    report("service_cpu", "CPU time of coalesced translation", header, rows)
 
 
-TABLES: dict[str, Callable[[dict[str, str], ExitStack], None]] = {
+class Counted:
+    """A proxy on loopback that counts what it carries.
+
+    Attributes:
+        address: where it listens.
+        up, down: bytes so far.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.up = self.down = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            far = socket.create_connection(self._target)
+            for way, one, other in (("up", near, far), ("down", far, near)):
+                threading.Thread(target=self._carry, args=(way, one, other), daemon=True).start()
+
+    def _carry(self, way: str, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):  # one side is gone
+            while data := source.recv(1 << 16):
+                setattr(self, way, getattr(self, way) + len(data))
+                target.sendall(data)
+
+
+def traffic(servers: dict[str, Served], stack: ExitStack) -> None:
+    """Measures the bytes of translate traffic, HTTP/2 and all, with gzip and without."""
+    works: dict[str, tuple[int, Callable[[Client], object]]] = {
+        "1,000 Adds, coalesced": (OPS, lambda client: coalesced(client, pb.FORMAT_V1)),
+        "100 Adds, one by one": (100, lambda client: [client.translate("Add", [X, X]) for _ in range(100)]),
+        "a graph of 1,000 nodes": (OPS, lambda client: client.translate_graph(layers(OPS))),
+    }
+    rows = []
+    for name, (ops, work) in works.items():
+        sizes = {}
+        for switch in ("0", "1"):
+            os.environ[SWITCH] = switch
+            proxy = Counted(servers["umd"].address)
+            with Client(proxy.address) as client:
+                work(client)
+            sizes[switch] = proxy.up / ops, proxy.down / ops
+        del os.environ[SWITCH]
+        plain, packed = sum(sizes["0"]), sum(sizes["1"])
+        rows.append([name, *sizes["0"], *sizes["1"], 1 - packed / plain, GZIP_GOAL])
+    header = ["bytes an op", "up", "down", "up, gzip", "down, gzip", "saved", "goal"]
+    report("service_traffic", "Bytes of translation  [gzip is off on loopback]", header, rows)
+
+
+def layers(count: int) -> umd.Graph:
+    """Returns a graph of Adds and Relus in turn."""
+    graph = umd.Graph("layers")
+    first = value = graph.input("x", X)
+    for number in range(count):
+        value = graph.add("Relu", [value]) if number % 2 else graph.add("Add", [value, first])
+    graph.output(value)
+    return graph
+
+
+TABLES: dict[str, Callable[[dict[str, Served], ExitStack], None]] = {
     "translations": translations,
+    "cpu": server_cpu,
+    "traffic": traffic,
+    "clients": lambda servers, stack: service_clients.clients(servers["umd"], stack),
+    "flood": lambda servers, stack: service_clients.flooded(servers["umd"], stack),
     "steps": steps,
-    "bulk": bulk,
+    "bulk": lambda servers, stack: service_bulk.tables(servers["umd"].address, stack),
 }
 
 
 def main() -> None:
     """Prints the tables, or the one that is named."""
     with ExitStack() as stack:
-        addresses = {name: start(name, stack) for name in SERVERS}
+        servers = {name: serve(name, stack) for name in ("original", "echo", "umd")}
         for name, table in TABLES.items():
             if sys.argv[-1] not in TABLES or sys.argv[-1] == name:
-                table(addresses, stack)
+                table(servers, stack)
 
 
 if __name__ == "__main__":
-    {"original": serve_original, "echo": serve_echo}.get(sys.argv[-1], main)()
+    main()
