@@ -7,6 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -120,28 +121,31 @@ MODELS: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
 }
 
 
-def by_onnxruntime(raw: bytes) -> Any:
+def by_onnxruntime(source: bytes | str) -> Any:
     """Returns a session of onnxruntime on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    return onnxruntime.InferenceSession(raw, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def _peak(name: str, way: str) -> float:
-    """Returns the MB by which a process of its own grows from the model's bytes to the result."""
-    done = subprocess.run([sys.executable, __file__, "--peak", name, way], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    """Returns the MB by which a process of its own grows from the model's file to the result."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        file.write_bytes(MODELS[name]()[0])
+        command = [sys.executable, __file__, "--peak", name, way, str(file)]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def _measure_peak(name: str, way: str) -> None:
-    raw, feeds = MODELS[name]()
+def _measure_peak(name: str, way: str, file: str) -> None:
+    feeds = MODELS[name]()[1]
     ends = [helper.make_node("Neg", ["x"], ["y"])]
     for warm in (load(_model(ends, (1,), (1,), []), "sim:0"), by_onnxruntime(_model(ends, (1,), (1,), []))):
         warm.run(None, {"x": np.zeros(1, np.float32)})
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts anew
     before = _status("VmRSS")
-    session = load(raw, "sim:0") if way == "umd" else by_onnxruntime(raw)
+    session = load(file, "sim:0") if way == "umd" else by_onnxruntime(file)
     session.run(None, feeds)
     print((_status("VmHWM") - before) / 1024)
 
@@ -190,7 +194,7 @@ def _through_grpc() -> tuple[Any, ...]:
 def main() -> None:
     """Prints times, ratios and memory."""
     if "--peak" in sys.argv:
-        _measure_peak(*sys.argv[-2:])
+        _measure_peak(*sys.argv[-3:])
         return
     chosen = sys.argv[1:] or list(MODELS)
     report("onnx", "ONNX models, one thread", HEADER, [_row(name) for name in chosen])

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 
 from umd_core.errors import AttributeValueError, DTypeError, ShapeError
-from umd_core.ir import Array
 
 Extent = int | str | None
 
@@ -30,6 +29,17 @@ class _Wanted:
 
     dtype: np.dtype[Any]
     shape: list[Extent] | None
+
+    def has(self, shape: tuple[int, ...]) -> bool:
+        """Returns whether an array of this shape fits."""
+        if self.shape is None:
+            return True
+        pairs = zip(self.shape, shape, strict=False)
+        return len(self.shape) == len(shape) and not any(e != extent and type(e) is int for e, extent in pairs)
+
+    def named(self) -> list[tuple[int, str]]:
+        """Returns the axes whose extents have names, with these."""
+        return [(axis, extent) for axis, extent in enumerate(self.shape or ()) if isinstance(extent, str)]
 
 
 def argument(info: onnx.ValueInfoProto) -> NodeArg:
@@ -78,6 +88,7 @@ class Feeds:
                 raise self._unknown(name)
         everything = {**self.inputs, **self.defaults}
         self._wanted = {n: self._want(info) for n, info in everything.items() if info.type.HasField("tensor_type")}
+        self._named = {name: named for name, wanted in self._wanted.items() if (named := wanted.named())}
 
     def arguments(self) -> list[NodeArg]:
         """Returns the inputs that a run has to give."""
@@ -104,12 +115,15 @@ class Feeds:
             if name not in self.inputs and name not in self.defaults:
                 raise self._unknown(name, tuple(given))
         feeds: dict[str, Any] = {}
-        for name, info in {**self.inputs, **{n: self.defaults[n] for n in given if n in self.defaults}}.items():
-            if name not in given and not info.type.HasField("optional_type"):
+        for name, info in self.inputs.items():
+            if name in given:
+                feeds[name] = self._fitting(name, given[name])
+            elif info.type.HasField("optional_type"):
+                feeds[name] = None
+            else:
                 wanted = f"inputs {', '.join(self.inputs)}"
                 raise AttributeValueError("run", name, "is missing", value=tuple(given), wanted=wanted)
-            value = given.get(name)
-            feeds[name] = self._fitting(name, value) if name in self._wanted else value
+        feeds |= {name: self._fitting(name, given[name]) for name in self.defaults if name in given}
         self._check_named_extents(feeds)
         return feeds
 
@@ -117,25 +131,24 @@ class Feeds:
         wanted = f"inputs {', '.join(self.inputs)}"
         return AttributeValueError("run", name, "is not an input of the model", value=given, wanted=wanted)
 
-    def _fitting(self, name: str, value: Any) -> Array:
-        array, wanted = np.asarray(value), self._wanted[name]
+    def _fitting(self, name: str, value: Any) -> Any:
+        wanted = self._wanted.get(name)
+        if wanted is None:
+            return value
+        array = np.asarray(value)
         if array.dtype != wanted.dtype and not (wanted.dtype.kind == "O" and array.dtype.kind in "US"):
             found = str(array.dtype)
             raise DTypeError("run", f"is {found}", input=name, got=found, allowed=(str(wanted.dtype),))
-        shape = wanted.shape
-        if shape is not None:
-            pairs = zip(shape, array.shape, strict=False)
-            if len(shape) != array.ndim or any(isinstance(e, int) and e != extent for e, extent in pairs):
-                detail = f"is {list(array.shape)}; {shown(shape)} would be right"
-                raise ShapeError("run", detail, input=name, shapes=[array.shape])
+        if not wanted.has(array.shape):
+            detail = f"is {list(array.shape)}; {shown(wanted.shape or ())} would be right"
+            raise ShapeError("run", detail, input=name, shapes=[array.shape])
         return array
 
     def _check_named_extents(self, feeds: Mapping[str, Any]) -> None:
         known: dict[str, int] = {}
-        for name, wanted in self._wanted.items():
-            if name not in feeds:
-                continue
-            for extent, given in zip(wanted.shape or (), feeds[name].shape, strict=False):
-                if isinstance(extent, str) and known.setdefault(extent, given) != given:
-                    detail = f"extent {extent!r} is {given} here and {known[extent]} before"
-                    raise ShapeError("run", detail, input=name, shapes=[feeds[name].shape])
+        for name, named in self._named.items():
+            shape = feeds[name].shape if name in feeds else ()
+            for axis, extent in named if shape else ():
+                if known.setdefault(extent, shape[axis]) != shape[axis]:
+                    detail = f"extent {extent!r} is {shape[axis]} here and {known[extent]} before"
+                    raise ShapeError("run", detail, input=name, shapes=[shape])

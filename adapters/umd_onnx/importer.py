@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from umd_core.errors import LimitError, UmdError, UnsupportedError
+from umd_core import dtypes
+from umd_core.errors import DTypeError, LimitError, UmdError, UnsupportedError
 from umd_core.ir import Array, Graph, TensorDesc
 from umd_core.ops import OPS, op_template
 from umd_onnx.contents import bad_model, last_uses
@@ -17,9 +18,20 @@ from umd_onnx.functions import body_of, defaults_of
 from umd_onnx.handlers import HANDLERS
 from umd_onnx.handlers.common import tensor_of
 from umd_onnx.host import evaluate, foldable
+from umd_onnx.loading import Loaded
 from umd_onnx.protos import array_of, attribute_of, bound, qualified
 from umd_onnx.scope import Scope
-from umd_onnx.values import Computed, Known, Tensor, TensorSequence, Value, ValueNeededError, origins_of
+from umd_onnx.values import (
+    Computed,
+    Known,
+    Narrow,
+    NarrowResult,
+    Tensor,
+    TensorSequence,
+    Value,
+    ValueNeededError,
+    origins_of,
+)
 
 EQUAL_BYTES = 1 << 12
 """Bytes up to which equal constants are found and become one."""
@@ -41,8 +53,8 @@ class Imported:
         graph: its inputs are `inputs`, then the seed; what is known are constants of it.
         inputs: names of the model's inputs that the program takes, in order.
         weights: empty until `with_arguments` makes arguments of large constants; None once one is on the device.
-        outputs: for each output of the model the number of the graph's result, or the value itself (a list for a
-            sequence).
+        outputs: for each output of the model the number of the graph's result (a `NarrowResult` where umd lacks the
+            type), or the value itself (a list for a sequence).
         seeded: whether the last argument is SEED.
         referenced: ops that ONNX's reference computed while importing, because umd has none such.
     """
@@ -62,10 +74,11 @@ Handler = Callable[["Importer", Scope, onnx.NodeProto, Attributes], Sequence[Val
 class Importer:
     """Imports one model for one binding."""
 
-    def __init__(self, model: onnx.ModelProto, shapes: Mapping[str, TensorDesc], known: Mapping[str, Any]) -> None:
+    def __init__(self, loaded: Loaded, shapes: Mapping[str, TensorDesc], known: Mapping[str, Any]) -> None:
         """`shapes` describe the inputs of this binding; `known` are those whose values are part of it, lists too."""
-        self._model, self._shapes, self._given = model, shapes, known
-        self.imported = Imported(Graph(model.graph.name))
+        self._model, self._weights = loaded.model, loaded.weights
+        self._shapes, self._given = shapes, known
+        self.imported = Imported(Graph(loaded.model.graph.name))
         self.graph = self.imported.graph
         self._constants: dict[object, str] = {}
         self._alive: list[Array] = []
@@ -82,7 +95,8 @@ class Importer:
         """
         scope = Scope()
         for tensor in self._model.graph.initializer:
-            scope[tensor.name] = Known(array_of(tensor), tensor.name)
+            array = self._weights.get(tensor.name)
+            scope[tensor.name] = Known(array_of(tensor) if array is None else array, tensor.name)
         for name, value in self._given.items():
             scope[name] = _known(value)
         for name, desc in self._shapes.items():
@@ -107,7 +121,8 @@ class Importer:
         if value is None:
             return None
         self.graph.output(value.name)
-        return len(self.graph.outputs) - 1
+        index = len(self.graph.outputs) - 1
+        return NarrowResult(index, value.dtype) if isinstance(value, Narrow) else index
 
     # nodes
 
@@ -204,6 +219,9 @@ class Importer:
             spec = template.input_spec(index)
             if spec.static and isinstance(value, Computed):
                 raise ValueNeededError(f"input {spec.name}", op, value.origins)
+            if isinstance(value, Narrow):
+                kind, allowed = value.dtype.name, tuple(dtypes.BY_NAME)
+                raise DTypeError(op, f"is {kind}, which umd does not have", input=spec.name, got=kind, allowed=allowed)
         names = [self._name(value) for value in inputs]
         descs = [None if value is None else desc_of(value) for value in inputs]
         arrays = [value.array if isinstance(value, Known) else None for value in inputs]

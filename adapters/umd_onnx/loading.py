@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from onnx import inliner, version_converter
 
 from umd_core.errors import LimitError, UnsupportedError
+from umd_core.ir import Array
 from umd_onnx.contents import bad_model, check_contents, graphs_of, tensors_of
 from umd_onnx.handlers.legacy import moved
+from umd_onnx.weights import HEAVY_BYTES, byte_count, set_aside
+from umd_onnx.wire import hollowed
 
 OPSET = 28
 """The opset whose semantics the op table has."""
 FILE_LIMIT = 2 << 30
 EXTERNAL_LIMIT = 64 << 30
-HEAVY_BYTES = 4096
-"""Bytes of a weight from which on checker and converter do not see it."""
 Source = str | Path | bytes | onnx.ModelProto
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model, checked, at opset 28, and its large weights.
+
+    Attributes:
+        model: its initializers that are in `weights` have a name, a type and extents, but no data.
+        weights: by name; views of the file's bytes where these are known.
+    """
+
+    model: onnx.ModelProto
+    weights: dict[str, Array]
 
 
 def load_model(source: Source) -> onnx.ModelProto:
@@ -37,66 +49,37 @@ def load_model(source: Source) -> onnx.ModelProto:
         LimitError: it is larger than 2 GiB (external data not counted).
         UnsupportedError: its opset or domain is not known.
     """
-    model = _parse(source)
+    loaded = load_parts(source)
+    for tensor in loaded.model.graph.initializer:
+        if tensor.name in loaded.weights:
+            tensor.raw_data = loaded.weights[tensor.name].tobytes()
+    return loaded.model
+
+
+def load_parts(source: Source) -> Loaded:
+    """Returns a model and its large weights, whose bytes are not copied; see `load_model`."""
+    model, taken = _parse(source)
     check_contents(model)
-    folder = Path(source).parent if isinstance(source, (str, Path)) else None
-    _read_external(model, folder)
+    _read_external(model, Path(source).parent if isinstance(source, (str, Path)) else None, taken)
     own_inputs = {info.name for info in model.graph.input}
-    heavy = _set_aside(model, own_inputs)
+    weights = set_aside(model, taken)
     _check(model)
     result = _converted(_inlined(model))
     inputs = [info for info in result.graph.input if info.name in own_inputs]
     del result.graph.input[:]
     result.graph.input.extend(inputs)
-    result.graph.initializer.extend(heavy)
-    return result
+    for name, array in weights.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        result.graph.initializer.add(name=name, data_type=kind, dims=array.shape)
+    return Loaded(result, weights)
 
 
-def _set_aside(model: onnx.ModelProto, known: Collection[str]) -> list[onnx.TensorProto]:
-    """Takes the large weights out of a model and returns them: checker and converter copy a model several times.
-
-    Meanwhile they are inputs beside the `known` ones. The converter looks at small tensors only: axes and the like.
-    """
-    tensors = list(model.graph.initializer)
-    heavy = [tensor for tensor in tensors if _is_heavy(tensor)]
-    heavy += _heavy_constants(model.graph)
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(tensor for tensor in tensors if not _is_heavy(tensor))
-    model.graph.input.extend(
-        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in heavy
-        if tensor.name not in known
-    )
-    return heavy
-
-
-def _heavy_constants(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    """Takes Constant nodes with large tensors out of a graph, and returns those as weights."""
-    kept: list[onnx.NodeProto] = []
-    found: list[onnx.TensorProto] = []
-    for node in graph.node:
-        is_constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.output) == 1
-        if is_constant and [a.name for a in node.attribute] == ["value"] and _is_heavy(node.attribute[0].t):
-            node.attribute[0].t.name = node.output[0]
-            found.append(node.attribute[0].t)
-        else:
-            kept.append(node)
-    if found:
-        del graph.node[:]
-        graph.node.extend(kept)
-    return found
-
-
-def _is_heavy(tensor: onnx.TensorProto) -> bool:
-    """Returns whether a tensor is so large that it is set aside; it is known to have the bytes that its shape says."""
-    return tensor.HasField("raw_data") and _byte_count(tensor) == len(tensor.raw_data) > HEAVY_BYTES
-
-
-def _parse(source: Source) -> onnx.ModelProto:
+def _parse(source: Source) -> tuple[onnx.ModelProto, dict[str, memoryview]]:
+    """Returns a model, and the bytes of large tensors that were left out of it; see `Hollowed`."""
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
-        return copy
+        return copy, {}
     name = "the model"
     if isinstance(source, (str, Path)):
         name = str(source)
@@ -104,49 +87,38 @@ def _parse(source: Source) -> onnx.ModelProto:
         if size > FILE_LIMIT:
             raise LimitError(f"bytes of {name}", size, FILE_LIMIT)
         source = Path(source).read_bytes()
+    hollow, taken = hollowed(source, HEAVY_BYTES)
     try:
-        model = onnx.ModelProto.FromString(source)
+        model = onnx.ModelProto.FromString(hollow)
     except ProtobufDecodeError as error:
         raise bad_model(f"{name} is no ONNX model: {error}") from error
     if not model.graph.node and not model.graph.output:
         raise bad_model(f"{name} is no ONNX model: it has no graph")
-    return model
+    return model, taken
 
 
-def _read_external(model: onnx.ModelProto, folder: Path | None) -> None:
-    """Reads tensors that lie in other files; these lie in the model's folder, or below it.
+def _read_external(model: onnx.ModelProto, folder: Path | None, taken: dict[str, memoryview]) -> None:
+    """Reads tensors that lie in other files, in the model's folder or below it, into `taken`; see `Hollowed`.
 
     Raises:
         DecodeError: a file is missing, too short or elsewhere.
     """
     total = 0
-    for tensor in tensors_of(model):
+    for number, tensor in enumerate(tensors_of(model)):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
         if folder is None:
             raise bad_model(f"tensor {tensor.name!r} lies in the file {location!r}: load the model by its path")
-        wanted = _byte_count(tensor)
+        wanted = byte_count(tensor)
         total += wanted
         if total > EXTERNAL_LIMIT:
             raise LimitError("bytes of external data", total, EXTERNAL_LIMIT)
-        tensor.raw_data = _read_range(tensor.name, folder, location, entries, wanted)
+        tensor.doc_string = f"{location}:{number}"
+        taken[tensor.doc_string] = memoryview(_read_range(tensor.name, folder, location, entries, wanted))
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
-
-
-def _byte_count(tensor: onnx.TensorProto) -> int:
-    count = 1
-    for extent in tensor.dims:
-        if extent < 0:
-            raise bad_model(f"tensor {tensor.name!r} has extent {extent}")
-        count *= extent
-    try:
-        dtype: Any = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    except KeyError:
-        raise bad_model(f"tensor {tensor.name!r} is of type {tensor.data_type}, which cannot lie in a file") from None
-    return count * int(np.dtype(dtype).itemsize)
 
 
 def _read_range(name: str, folder: Path, location: str, entries: dict[str, str], wanted: int) -> bytes:

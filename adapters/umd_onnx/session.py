@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +22,14 @@ from umd_onnx.arguments import with_arguments
 from umd_onnx.feeds import Extent, Feeds, NodeArg, argument
 from umd_onnx.host import evaluated
 from umd_onnx.importer import Imported, Importer
-from umd_onnx.loading import Source, load_model
-from umd_onnx.values import ValueNeededError
+from umd_onnx.loading import Source, load_parts
+from umd_onnx.resident import Resident, is_small
+from umd_onnx.values import NarrowResult, ValueNeededError
 
 PROGRAMS = 32
 """Bindings whose programs are kept."""
+RESIDENT = 8
+"""Programs with small arguments that stay loaded, with their arenas."""
 BOUND_BYTES = 1 << 16
 """Bytes of an input up to which its values may become part of a program."""
 
@@ -35,6 +38,8 @@ BOUND_BYTES = 1 << 16
 class _Program:
     imported: Imported
     buffer: CommandBuffer | None
+    is_small: bool = False
+    resident: Resident | None = None
 
 
 class InferenceSession:
@@ -70,14 +75,17 @@ class InferenceSession:
             OSError, DecodeError, LimitError, UnsupportedError: see `load_model`.
             AttributeValueError: `shapes` names no input.
         """
-        self.model = load_model(source)
+        self._loaded = load_parts(source)
+        self.model = self._loaded.model
         self._feeds = Feeds(self.model.graph, dims or {}, shapes)
+        self._outputs = [output.name for output in self.model.graph.output]
         self._owned = isinstance(device, str)
         self.device = open_device(device or default_device()) if isinstance(device, str) else device
         self._passes = passes
         self._bound: set[str] = set()
         self._programs: OrderedDict[Any, _Program] = OrderedDict()
         self._weights: dict[str, Tensor] = {}
+        self._residents: deque[_Program] = deque()
         self._translator = translator(self.device.caps())
         self._random = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
 
@@ -89,6 +97,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Frees the weights, and the device when the session opened it."""
+        self._drop_residents(0)
         self._programs.clear()
         self._weights.clear()
         if self._owned:
@@ -117,23 +126,53 @@ class InferenceSession:
         program = self._program(feeds)
         results: list[Array] = []
         if program.buffer is not None:
-            arguments: list[Any] = [feeds[name] for name in program.imported.inputs]
-            arguments += self._uploaded(program.imported.weights)
-            if program.imported.seeded:
-                arguments.append(self._random.integers(-(2**63), 2**63 - 1, (), np.int64))
-            results = [tensor.numpy() for tensor in self.device.run(program.buffer, arguments)]
+            results = self._run(program, program.buffer, [feeds[name] for name in program.imported.inputs])
         return [_resolved(program.imported.outputs[index], results) for index in wanted]
+
+    def _run(self, program: _Program, buffer: CommandBuffer, given: list[Any]) -> list[Array]:
+        arguments = given + self._uploaded(program.imported.weights)
+        if program.imported.seeded:
+            arguments.append(self._random.integers(-(2**63), 2**63 - 1, (), np.int64))
+        try:
+            return self._results(program, buffer, arguments)
+        except OutOfMemoryError:
+            if not self._residents:
+                raise
+            self._drop_residents(0)  # the device cannot free the arenas of programs that are held here
+            return self._results(program, buffer, arguments)
+
+    def _results(self, program: _Program, buffer: CommandBuffer, arguments: list[Any]) -> list[Array]:
+        if not program.is_small:
+            return [tensor.numpy() for tensor in self.device.run(buffer, arguments)]
+        if program.resident is None:
+            self._drop_residents(RESIDENT - 1)
+            program.resident = Resident(self.device, buffer, arguments)
+            self._residents.append(program)
+        return program.resident.run(arguments)
+
+    def _drop_residents(self, kept: int) -> None:
+        """Lets go of loaded programs, the oldest first, until so many are kept."""
+        while len(self._residents) > kept:
+            self._residents.popleft().resident = None
 
     def prepare(self, input_feed: Mapping[str, Any]) -> CommandBuffer | None:
         """Returns the program for inputs of these shapes, without running it; None when nothing is left to run."""
         return self._program(self._feeds.checked(input_feed)).buffer
+
+    def upload(self, input_feed: Mapping[str, Any]) -> None:
+        """Puts the weights of the program for inputs of these shapes on the device. The first run does it as well.
+
+        Raises:
+            OutOfMemoryError: the device has no room left.
+        """
+        self._uploaded(self._program(self._feeds.checked(input_feed)).imported.weights)
 
     def imported(self, input_feed: Mapping[str, Any]) -> Imported:
         """Returns what the model became for inputs of these shapes."""
         return self._program(self._feeds.checked(input_feed)).imported
 
     def _wanted(self, names: Sequence[str] | None) -> list[int]:
-        known = [output.name for output in self.model.graph.output]
+        known = self._outputs
         for name in names or ():
             if name not in known:
                 raise AttributeValueError("run", name, "is not an output", wanted=f"outputs {', '.join(known)}")
@@ -179,7 +218,7 @@ class InferenceSession:
     def _import(self, feeds: Mapping[str, Any]) -> _Program:
         shapes = {n: TensorDesc(a.dtype, a.shape) for n, a in feeds.items() if _is_tensor(a)}
         known = {n: a for n, a in feeds.items() if n not in shapes or self._is_bound(n, a)}
-        imported = Importer(self.model, shapes, known).run()
+        imported = Importer(self._loaded, shapes, known).run()
         if not imported.graph.outputs:
             return _Program(imported, None)
         if self._passes:
@@ -187,7 +226,9 @@ class InferenceSession:
         imported = with_arguments(imported)
         buffer = self._translator.graph(imported.graph)
         self._check_memory(buffer)
-        return _Program(imported, buffer)
+        kept = range(len(imported.inputs), len(imported.inputs) + len(imported.weights))
+        given = [index for index in range(len(buffer.inputs)) if index not in kept]
+        return _Program(imported, buffer, is_small(self.device, buffer, given))
 
     def _check_memory(self, buffer: CommandBuffer) -> None:
         """Checks that weights, inputs, outputs and the arena fit, before anything is uploaded.
@@ -240,12 +281,14 @@ def _binding(value: Any, with_value: bool) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     content = repr(value.tolist()) if value.dtype == object else value.tobytes() if with_value else b""
-    return (value.dtype.str, value.dtype.name, value.shape, content)
+    return (value.dtype, value.shape, content)
 
 
 def _resolved(output: Any, results: Sequence[Array]) -> Any:
     if isinstance(output, int):
         return results[output]
+    if isinstance(output, NarrowResult):
+        return results[output.number].astype(output.dtype)
     if isinstance(output, list):
         return [_resolved(item, results) for item in output]
     return output

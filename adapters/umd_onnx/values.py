@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from umd_core.errors import UnsupportedError
 from umd_core.ir import Array, TensorDesc
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,28 @@ class Computed:
     name: str
     desc: TensorDesc
     origins: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow(Computed):
+    """A computed tensor of an element type that umd lacks: a wider type holds its numbers, each exactly.
+
+    Attributes:
+        dtype: the narrow type, as NumPy knows it.
+    """
+
+    dtype: np.dtype[Any] = _FLOAT32
+
+    def wide(self) -> Computed:
+        """Returns the tensor of the wider type."""
+        return Computed(self.name, self.desc, self.origins)
+
+
+class NarrowResult(NamedTuple):
+    """A result of a program that becomes a narrow type when it leaves it: the result's number, and the type."""
+
+    number: int
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,31 +262,60 @@ def test_normalising_other_axes_or_reading_the_variance_is_no_layer_normalisatio
     assert "LayerNormalization" not in g.after(x, "layer_norm")
 
 
-def erf_forms(g: Drawn, x: str) -> list[str]:
-    by_root = g("Add", g("Erf", g("Div", x, math.sqrt(2))), 1.0)
-    by_half = g("Add", 1.0, g("Erf", g("Mul", math.sqrt(0.5), x)))
-    again = g("Add", g("Erf", g("Div", x, math.sqrt(2))), 1.0)
+def halves(g: Drawn, x: str, curve: str) -> list[str]:
+    """Returns x · 0.5 · (1 + curve), its factors in every order that exporters write."""
+    total = [g("Add", curve, 1.0), g("Add", 1.0, curve)]
     return [
-        g("Mul", g("Mul", x, by_root), 0.5),
-        g("Mul", g("Mul", 0.5, x), by_half),
-        g("Mul", x, g("Div", again, 2.0)),
+        g("Mul", g("Mul", x, total[0]), 0.5),
+        g("Mul", 0.5, g("Mul", total[1], x)),
+        g("Mul", g("Mul", 0.5, x), total[0]),
+        g("Mul", total[1], g("Mul", x, 0.5)),
+        g("Mul", x, g("Mul", 0.5, total[0])),
+        g("Mul", g("Mul", total[1], 0.5), x),
+        g("Mul", x, g("Div", total[0], 2.0)),
+        g("Div", g("Mul", x, total[1]), 2.0),
+        g("Mul", g("Div", x, 2.0), total[0]),
+        g("Mul", g("Mul", g("Mul", x, 2.0), total[0]), 0.25),
     ]
+
+
+def erf_forms(g: Drawn, x: str) -> list[str]:
+    root = math.sqrt(2)
+    return [g("Erf", g("Div", x, root)), g("Erf", g("Mul", x, 1 / root)), g("Erf", g("Mul", math.sqrt(0.5), x))]
 
 
 def tanh_forms(g: Drawn, x: str) -> list[str]:
     root = math.sqrt(2 / math.pi)
-    cube = g("Mul", g("Pow", x, 3.0), 0.044715)
-    first = g("Tanh", g("Mul", g("Add", x, cube), root))
+    power = g("Mul", 0.044715, g("Pow", x, 3.0))
+    cube = g("Mul", g("Mul", g("Mul", x, x), x), 0.044715)
+    nested = g("Mul", g("Mul", 0.044715, x), g("Mul", x, x))
     square = g("Mul", g("Mul", x, x), 0.044715)
-    second = g("Tanh", g("Mul", g("Mul", x, root), g("Add", 1.0, square)))
-    return [g("Mul", g("Mul", 0.5, x), g("Add", 1.0, first)), g("Mul", x, g("Mul", g("Add", second, 1.0), 0.5))]
+    fast = g("Mul", g("Mul", 0.044715, x), x)
+    return [
+        g("Tanh", g("Mul", root, g("Add", x, power))),
+        g("Tanh", g("Mul", g("Add", cube, x), root)),
+        g("Tanh", g("Div", g("Add", x, nested), 1 / root)),
+        g("Tanh", g("Mul", g("Mul", x, root), g("Add", 1.0, square))),
+        g("Tanh", g("Mul", g("Mul", root, g("Add", fast, 1.0)), x)),
+    ]
 
 
-@pytest.mark.parametrize(("forms", "attribute"), [(erf_forms, "none"), (tanh_forms, "tanh")])
-def test_gelu_is_found(forms: Any, attribute: str, g: Drawn) -> None:
-    found = forms(g, g("Neg", g.input(50)))
-    assert g.after(g("Sum", *found), "gelu") == ["Neg", *["Gelu"] * len(found), "Sum"]
-    assert {node.attributes.get("approximate") for node in g.optimised.graph.nodes[1:-1]} == {attribute}
+@pytest.mark.parametrize("order", range(10))
+@pytest.mark.parametrize(
+    ("forms", "form", "attribute"),
+    [*((erf_forms, form, "none") for form in range(3)), *((tanh_forms, form, "tanh") for form in range(5))],
+)
+def test_gelu_is_found(forms: Any, form: int, attribute: str, order: int, g: Drawn) -> None:
+    x = g("Neg", g.input(50))
+    written = halves(g, x, forms(g, x)[form])[order]
+    assert g.after(g("Abs", written), "dead_nodes", "gelu") == ["Neg", "Gelu", "Abs"]
+    assert g.optimised.graph.nodes[1].attributes == {"approximate": attribute}
+
+
+def test_gelu_after_a_bias_is_found(g: Drawn) -> None:
+    x = g("Add", g("MatMul", g.input(4, 8), g.input(8, 6)), RNG.normal(size=6).astype(np.float32))
+    half = g("Mul", 0.5, g("Add", g("Erf", g("Div", x, math.sqrt(2))), 1.0))
+    assert g.after(g("MatMul", g("Mul", x, half), g.input(6, 3)), "gelu") == ["MatMul", "Add", "Gelu", "MatMul"]
 
 
 def test_what_is_almost_gelu_stays(g: Drawn) -> None:

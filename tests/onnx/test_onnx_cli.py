@@ -45,7 +45,7 @@ def test_run_gives_the_results_for_an_input(affine: Path, x: Path) -> None:
     for given in (x, f"x={x}"):
         found = document("run", affine, "--input", given, "--device", "sim:0")
         assert found["device"] == "sim:0"
-        assert set(found["steps"]) == {"load", "translate", "first run"}
+        assert set(found["steps"]) == {"load", "translate", "upload", "first run"}
         np.testing.assert_allclose(found["outputs"]["y"]["values"], Y, rtol=1e-6)
 
 
@@ -145,11 +145,11 @@ def test_inspect_names_every_op_that_is_missing(tmp_path: Path) -> None:
 
 
 def test_inspect_says_why_there_is_no_program(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E5M2)]
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E8M0)]
     model = small_models.model(nodes, {"x": (TensorProto.FLOAT, (1,))}, ["y"])
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     found = document("inspect", tmp_path / "m.onnx", "--device", "sim:0", code=1)
-    assert "float8e5m2" in found["refused"]
+    assert "float8_e8m0fnu" in found["refused"]
 
 
 @pytest.mark.parametrize("command", ["run", "inspect"])

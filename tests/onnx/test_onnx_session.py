@@ -16,6 +16,7 @@ from umd_core.errors import (
     AttributeValueError,
     DecodeError,
     DTypeError,
+    IndexRangeError,
     LimitError,
     OutOfMemoryError,
     ShapeError,
@@ -60,6 +61,46 @@ def test_a_session_is_shaped_like_that_of_onnxruntime() -> None:
 def test_inputs_that_do_not_fit(feeds: dict[str, Any], error: type[UmdError], said: str) -> None:
     with session(small_models.affine()) as own, pytest.raises(error, match=said):
         own.run(None, feeds)
+
+
+@pytest.mark.parametrize("rows", [2, 40000])
+@pytest.mark.parametrize("device", ["sim:0", "sim:0?strict=1"])
+def test_what_a_run_returns_is_the_caller_s(device: str, rows: int) -> None:
+    x = np.resize(X, (rows, 3))
+    with load(small_models.affine(), device) as own:
+        assert isinstance(own.device, SimDevice)
+        (first,) = own.run(None, {"x": x})
+        kept, used = first.copy(), own.device.used
+        (second,) = own.run(None, {"x": x[:, ::-1]})
+        np.testing.assert_array_equal(first, kept)
+        assert not np.array_equal(second, first)
+        second[...] = 7
+        np.testing.assert_array_equal(own.run(None, {"x": x})[0], first)
+        del second
+        assert own.device.used <= used + first.nbytes
+
+
+def test_programs_that_stay_loaded_make_room_for_others() -> None:
+    nodes = [helper.make_node("Cos", ["x"], ["c"]), helper.make_node("MatMul", ["c", "w"], ["m"]),
+             helper.make_node("ReduceMax", ["m"], ["y"])]  # fmt: skip
+    weights = {"w": np.eye(1, 20000, dtype=np.float32)}
+    model = small_models.model(nodes, {"x": (TensorProto.FLOAT, ("n", 1))}, ["y"], weights)
+    device = SimDevice(Options(memory=2 << 20))
+    with load(model, device) as own:
+        for n in (5, 10, 15, 20, 5, 20, 10):  # the largest arena is most of the device
+            x = np.linspace(0.5, 1.5, n, dtype=np.float32)[:, None]
+            np.testing.assert_allclose(own.run(None, {"x": x})[0].max(), np.cos(0.5), rtol=1e-6)
+    device.close()
+
+
+def test_a_run_after_one_that_failed() -> None:
+    nodes = [helper.make_node("Gather", ["w", "i"], ["y"])]
+    inputs = {"i": (TensorProto.INT64, (2,))}
+    with session(small_models.model(nodes, inputs, ["y"], {"w": np.arange(4, dtype=np.float32)})) as own:
+        for wrong in range(2):
+            with pytest.raises(IndexRangeError, match="9"):
+                own.run(None, {"i": np.array([wrong, 9])})
+            assert own.run(None, {"i": np.array([3, wrong])})[0].tolist() == [3, wrong]
 
 
 def test_an_output_that_is_not_there() -> None:
@@ -220,9 +261,9 @@ def test_an_opset_of_the_future() -> None:
 
 
 def test_an_element_type_that_umd_lacks_is_named() -> None:
-    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E5M2)]
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E8M0)]
     model = small_models.model(nodes, {"x": (TensorProto.FLOAT, (1,))}, ["y"])
-    with session(model) as own, pytest.raises(DTypeError, match="to float8e5m2, which umd does not have"):
+    with session(model) as own, pytest.raises(DTypeError, match="to float8_e8m0fnu, which umd does not have"):
         own.run(None, {"x": np.zeros(1, np.float32)})
 
 

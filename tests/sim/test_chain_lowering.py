@@ -16,11 +16,12 @@ from umd_core.registry import open_device
 from umd_core.testing.harness import Arguments, check_results, record_launch
 from umd_core.testing.launches import LAYOUTS, SHAPES, Launch, Plan, build
 from umd_sim.lowerings import chain as lowering
+from umd_sim.lowerings import expression
 
 
 def results(device: Device, launch: Launch, block: int, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Returns the memories after a launch in blocks of so many elements."""
-    monkeypatch.setattr(lowering, "BLOCK", block)
+    monkeypatch.setattr(expression, "BLOCK", block)
     program = device.load(bytes(record_launch(launch)))
     arguments = Arguments(device, launch.memories)
     try:

@@ -169,6 +169,7 @@ def test_any_geometry(
 def test_tiles(monkeypatch: pytest.MonkeyPatch, name: str, channels: tuple[int, int], stride: int) -> None:
     for tile in (2000, 300, 1):
         monkeypatch.setattr(im2col, "TILE", tile)
+        monkeypatch.setattr(im2col, "GROUPED_TILE", tile)
         for dtype in (dtypes.float64, dtypes.float16):
             check(name, dtype, geometry(2, batch=5, channels=channels, inputs=7, stride=stride), 0, True)
 

@@ -136,6 +136,28 @@ def test_scratch_grows_keeps_and_gives_back() -> None:
     assert scratch.used == 0
 
 
+def windows(channels: int, side: int) -> tuple[umd.CommandBuffer, list[Any]]:
+    """Returns a program whose launches in the middle take scratch memory and stay bound, and its inputs."""
+    rng = np.random.default_rng(side)
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in ((1, 4, side, side), (channels, 2, 3, 3))]
+    graph = umd.Graph()
+    x, w = (graph.input(name, umd.TensorDesc.of(array)) for name, array in zip("xw", arrays, strict=True))
+    y = graph.add("Conv", [x, w], {"group": 2, "pads": [1] * 4})
+    y = graph.add("Softmax", [graph.add("Gelu", [y])], {"axis": 1})
+    graph.output(graph.add("Neg", [y]))
+    return umd.translate(graph), arrays
+
+
+def test_launches_that_were_bound_before_scratch_memory_grew_still_run() -> None:
+    device = SimDevice()
+    programs = [windows(2, 5), windows(40, 9), windows(8, 60)]
+    held = [(cb, [device.tensor(array) for array in arrays]) for cb, arrays in programs]
+    wanted = [SimDevice().run(cb, arrays)[0].numpy().copy() for cb, arrays in programs]
+    for order in ((0, 1, 2), (2, 0, 1), (1, 0, 2)):
+        for at in order:
+            np.testing.assert_array_equal(device.run(*held[at])[0].numpy(), wanted[at])
+
+
 def test_no_warning_escapes() -> None:
     device = SimDevice()
     x = np.array([0.0, -1.0, np.nan, np.inf, 1e38], np.float32)

@@ -54,10 +54,10 @@ def _fold(editor: Editor, node: Node) -> bool:
     before = np.zeros(weight.shape[0]) if bias is None else bias.astype(np.float64)
     factors = affine.scale.reshape((-1,) + (1,) * (weight.ndim - 1))
     with np.errstate(over="ignore"):
-        names = [
-            editor.add_constant(value.astype(weight.dtype))
-            for value in (weight.astype(np.float64) * factors, before * affine.scale + affine.shift)
-        ]
+        scaled = np.empty_like(weight)
+        np.multiply(weight, factors, out=scaled, dtype=np.float64, casting="unsafe")  # no array of float64 beside it
+        shifted = (before * affine.scale + affine.shift).astype(weight.dtype)
+    names = [editor.add_constant(value) for value in (scaled, shifted)]
     editor.put(node, "Conv", [conv.inputs[0], *names], conv.attributes)
     return True
 

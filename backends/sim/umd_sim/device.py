@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from umd_core.commands import CommandBuffer
 from umd_core.device import Binding, Caps, Choice, FenceValue, Program, SequentialDevice
+from umd_core.device.estimation import Timeline
 from umd_core.errors import OutOfMemoryError, UnsupportedError
 from umd_core.kernels import KERNELS, Geometry, KernelRecord, KernelRow
 from umd_sim.lowerings import Executable, lowering_of
@@ -19,9 +22,14 @@ from umd_sim.lowerings.layout import bind
 from umd_sim.options import Options
 from umd_sim.scratch import Scratch, aligned
 
+if TYPE_CHECKING:
+    from umd_sim.timing_profile import Profile
+
 MAX_WORK = 1 << 40
 """Element operations in one launch: minutes of a processor's time."""
-_FLAGS = frozenset(("explain", "map", "trim"))
+THIS_PROCESSOR = "cpu"
+"""The profile of a simulator that is given none."""
+_FLAGS = frozenset(("estimate", "explain", "map", "trim"))
 
 
 class SimDevice(SequentialDevice):
@@ -32,9 +40,12 @@ class SimDevice(SequentialDevice):
         scratch: temporaries of its kernels.
     """
 
+    any_thread = True
+
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
-        self._capacity = self.options.memory or _half_of_the_machine()
+        modelled = self._profile.memory if self.options.profile else _half_of_the_machine()
+        self._capacity = self.options.memory or modelled
         super().__init__(f"sim:{self.options.ordinal}")
         self.scratch = Scratch(self.name, self._capacity)
         limit_blas(self.options.threads)
@@ -52,6 +63,19 @@ class SimDevice(SequentialDevice):
         """Returns the lowering that makes a launch; see `Explains`."""
         found = self.implementation(record.row)
         return [Choice(found)] if found else []
+
+    def estimate(self, command_buffer: CommandBuffer) -> Timeline:
+        """Returns how long the commands would take on the device that the profile describes; see `Estimates`."""
+        from umd_sim.timing import estimate  # noqa: PLC0415  # few devices are asked
+
+        return dataclasses.replace(estimate(command_buffer, self._profile), capacity=self._capacity)
+
+    @functools.cached_property
+    def _profile(self) -> Profile:
+        """The device that times are estimated for."""
+        from umd_sim.timing_profile import read_profile  # noqa: PLC0415  # reading it takes longer than the rest
+
+        return read_profile(self.options.profile or THIS_PROCESSOR)
 
     # memory
 

@@ -1,8 +1,8 @@
 """im2col and back: the window contents of a tile as the matrix that a convolution multiplies.
 
-A tile is a range of samples and of outputs along the first spatial axis, chosen so that its columns stay near the
-processor's cache. Columns have the logical axes (batch, groups, channels, taps…, outputs…); in memory either channels
-or outputs come last, whichever makes the longer contiguous runs.
+A tile is a range of samples, of groups and of outputs along the first spatial axis, chosen so that its columns stay
+near the processor's cache. Columns have the logical axes (batch, groups, channels, taps…, outputs…); in memory either
+channels or outputs come last, whichever makes the longer contiguous runs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from umd_sim.lowerings.layout import Array, product
+from umd_sim.lowerings.layout import Array, Call, product
 from umd_sim.lowerings.windows import Axis, all_meetings, interleaved
 from umd_sim.scratch import Scratch
 
 TILE = 1 << 21
-"""Elements of columns in a tile, where a sample does not have more."""
+"""Elements of columns in a tile of a convolution without groups: a product with many columns is fast."""
+GROUPED_TILE = 1 << 18
+"""Elements of columns in a tile of one with groups, whose products are small: cache is all that matters."""
 _SPREAD = 4
 """A padded copy may be this many times larger than what goes in and comes out; beyond, windows are copied piecewise."""
 
@@ -27,19 +29,32 @@ COLUMNS, PADDED, MATRIX, RESULT, PART = range(5)
 
 
 class Tile(NamedTuple):
-    """Samples [first, last), outputs [start, end) of the first spatial axis, and the axes for those outputs."""
+    """Parts of a convolution: samples, groups, outputs of the first spatial axis, and the axes for those outputs."""
 
-    first: int
-    last: int
-    start: int
-    end: int
+    samples: slice
+    groups: slice
+    outputs: slice
     axes: tuple[Axis, ...]
 
-    def of(self, array: Array, axis: int) -> Array:
-        """Returns the tile's part of an array whose axis 0 is the batch and whose `axis` is the first output axis."""
-        index: list[slice] = [slice(None)] * array.ndim
-        index[0], index[axis] = slice(self.first, self.last), slice(self.start, self.end)
-        return array[tuple(index)]
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many samples and groups there are."""
+        return self.samples.stop - self.samples.start, self.groups.stop - self.groups.start
+
+    @property
+    def positions(self) -> int:
+        """Outputs of all its samples and groups."""
+        return product(self.counts) * product([axis.output for axis in self.axes])
+
+    def inputs(self, array: Array) -> Array:
+        """Returns the tile's part of an array (batch, groups, channels, input…)."""
+        part: Array = array[self.samples, self.groups]
+        return part
+
+    def of(self, array: Array) -> Array:
+        """Returns the tile's part of an array (batch, groups, rows, outputs…)."""
+        part: Array = array[self.samples, self.groups, :, self.outputs]
+        return part
 
 
 class Shape(NamedTuple):
@@ -66,30 +81,41 @@ class Shape(NamedTuple):
         return self.channels * product(self.taps)
 
     def tiles(self) -> Iterator[Tile]:
-        """Yields tiles that cover every sample and output."""
+        """Yields tiles that cover every group, sample and output, those of one group after each other."""
         first_axis, *others = self.axes
-        row = max(1, self.groups * self.depth * product([axis.output for axis in others]))
-        sample = row * first_axis.output
-        samples = max(1, TILE // sample)
-        rows = first_axis.output if sample <= TILE else max(1, TILE // row)
-        for first in range(0, self.batch, samples):
-            for start in range(0, first_axis.output, rows):
-                end = min(start + rows, first_axis.output)
-                axes = (first_axis.part(start, end), *others)
-                yield Tile(first, min(first + samples, self.batch), start, end, axes)
+        limit = TILE if self.groups == 1 else GROUPED_TILE
+        row = max(1, self.depth * product([axis.output for axis in others]))
+        group = row * first_axis.output
+        groups = max(1, min(limit // group, self.groups))
+        samples = max(1, limit // (group * groups)) if groups == self.groups else 1
+        rows = first_axis.output if group <= limit else max(1, limit // row)
+        for own in _ranges(self.groups, groups):
+            for some in _ranges(self.batch, samples):
+                for part in _ranges(first_axis.output, rows):
+                    yield Tile(some, own, part, (first_axis.part(part.start, part.stop), *others))
+
+
+def _ranges(extent: int, step: int) -> Iterator[slice]:
+    for start in range(0, extent, step):
+        yield slice(start, min(start + step, extent))
 
 
 _LONG_RUN, _SHORT_RUN = 12, 8
 """Elements: rows of outputs from which on channels are not put last, windows from which on they are (both measured)."""
+_ROWS = 4
+"""Rows of a kernel for each output up to which putting its channels last pays (measured)."""
 
 
-def channels_last(shape: Shape) -> bool:
-    """Returns whether the product with a kernel is faster with channels last.
+def channels_last(shape: Shape, rows: int) -> bool:
+    """Returns whether the product with a kernel of so many rows is faster with channels last.
 
     Columns are copied in runs along a window's last axis and its channels, or along a row of outputs. With channels
-    last the result has to be transposed, so long rows of outputs are always better.
+    last the result has to be transposed, so long rows of outputs are always better; and so has the kernel, at every
+    run, which few outputs do not repay. A window of one position is nothing but its channels.
     """
     last = shape.axes[-1]
+    if product(shape.taps) == 1 or _ROWS * shape.batch * product(shape.outputs) < rows:
+        return False
     by_output = last.output if last.stride == 1 else last.output // 4
     return by_output < _LONG_RUN and _window_run(shape) > by_output
 
@@ -127,34 +153,32 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(axes.index(axis) for axis in range(len(axes)))
 
 
-def fill_columns(columns: Array, x: Array, axes: Sequence[Axis], scratch: Scratch, *, last: bool) -> None:
-    """Fills columns from x, (batch, groups, channels, input…); positions outside the input are 0."""
+def fills(columns: Array, x: Array, axes: Sequence[Axis], scratch: Scratch, *, last: bool) -> Iterator[Call]:
+    """Yields the calls that fill columns from x, (batch, groups, channels, input…); positions outside it are 0."""
     spans = [axis.high - axis.low for axis in axes]
     inside = all(axis.inside for axis in axes)
     if inside and not last and x.dtype == columns.dtype:
-        np.copyto(columns, _windows(x, axes, [-axis.pad for axis in axes]))
+        yield functools.partial(np.copyto, columns, _windows(x, axes, [-axis.pad for axis in axes]))
     elif product(spans) * product(x.shape[:3]) <= _SPREAD * (x.size + columns.size):
-        np.copyto(columns, _windows(_padded(x, axes, spans, columns.dtype, scratch, last=last), axes, [0] * len(axes)))
+        memory = (0, 1, *range(3, x.ndim), 2) if last else tuple(range(x.ndim))
+        padded = allocate(scratch, PADDED, (*x.shape[:3], *spans), memory, columns.dtype)
+        yield from _pads(padded, x, axes)
+        yield functools.partial(np.copyto, columns, _windows(padded, axes, [0] * len(axes)))
     else:
-        _fill_piecewise(columns, x, axes)
+        yield functools.partial(_fill_piecewise, columns, x, axes)
 
 
-def _padded(
-    x: Array, axes: Sequence[Axis], spans: Sequence[int], dtype: np.dtype[Any], scratch: Scratch, *, last: bool
-) -> Array:
-    """Returns x over exactly the positions that windows cover, 0 outside the input."""
-    memory = (0, 1, *range(3, x.ndim), 2) if last else tuple(range(x.ndim))
-    padded = allocate(scratch, PADDED, (*x.shape[:3], *spans), memory, dtype)
+def _pads(padded: Array, x: Array, axes: Sequence[Axis]) -> Iterator[Call]:
+    """Yields the calls that make `padded` x over exactly the positions that windows cover, 0 outside the input."""
     source, target = [], []
     for axis in axes:
         low, high = max(axis.low, 0), min(axis.high, axis.input)
         source.append(slice(low, max(low, high)))
         target.append(slice(low - axis.low, max(low, high) - axis.low))
     if not all(axis.inside for axis in axes):
-        padded.fill(0)
+        yield functools.partial(padded.fill, 0)
     if all(s.stop > s.start for s in source):
-        np.copyto(_part(padded, target), _part(x, source), casting="unsafe")
-    return padded
+        yield functools.partial(np.copyto, _part(padded, target), _part(x, source), casting="unsafe")
 
 
 def _part(array: Array, index: Sequence[Any]) -> Array:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from umd_core.kernels import KernelRecord
-from umd_sim.lowerings.layout import NOTHING, Array, Call, Executable, Launch, coalesce, narrowed, product
+from umd_sim.lowerings.layout import NOTHING, Array, Call, Executable, Launch, coalesce, in_turn, narrowed, product
 from umd_sim.lowerings.programs import Program, compiled
 from umd_sim.scratch import Scratch
 
 BLOCK = 1 << 16
-"""Elements that a program works on at a time, so that its temporaries stay in the processor's cache."""
+"""Elements that a program works on at a time: a few of them side by side fit in a core's own cache, and NumPy's calls
+cost little beside."""
+PREPARED = 256
+"""Blocks up to which their calls are made once, when a launch is bound."""
 
 
 def lower(record: KernelRecord, parameters: bytes) -> Executable:
@@ -28,12 +32,73 @@ def lower(record: KernelRecord, parameters: bytes) -> Executable:
     program = compiled(record)
     if program.moves:
         views = [view._replace(dtype=np.dtype(f"u{view.dtype.itemsize}")) for view in views]
-    return Executable(tuple(views), functools.partial(_bind, program, step_of(shape)))
+    return Executable(tuple(views), functools.partial(bind, program))
 
 
 def step_of(shape: Sequence[int]) -> int:
     """Returns how many entries of the first axis make up a block."""
     return max(1, BLOCK // max(product(shape[1:]), 1))
+
+
+def bind(program: Program, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
+    """Returns the call that runs a program over arrays, the result last."""
+    if program.whole:
+        return in_turn(program.calls([*arrays, *program.constants]))
+    *inputs, out = arrays
+    held = -1
+    if out.dtype in program.temporaries and out.flags.c_contiguous:
+        held = -1 if any(np.may_share_memory(array, out) for array in inputs) else program.temporaries.index(out.dtype)
+    plan = _Plan(program, list(_cut(arrays)), held)
+    if len(plan.parts) <= PREPARED:
+        return in_turn(list(_calls(plan, scratch)))
+    return functools.partial(_run, plan, scratch)
+
+
+class _Plan(NamedTuple):
+    """A program over its arrays.
+
+    Attributes:
+        program: its steps, over operands, result, constants and temporaries.
+        parts: the arrays, the result last, cut into blocks.
+        held: number of the temporary that lies where the result will, which the last step alone writes; -1: none.
+    """
+
+    program: Program
+    parts: Sequence[Sequence[Array]]
+    held: int
+
+
+def _run(plan: _Plan, scratch: Scratch) -> None:
+    for call in _calls(plan, scratch):
+        call()
+
+
+def _calls(plan: _Plan, scratch: Scratch) -> Iterator[Call]:
+    """Yields the calls of all blocks, in order."""
+    program, parts, held = plan
+    shape: tuple[int, ...] | None = None
+    rest: list[Array] = []
+    for block in parts:
+        out = block[-1]
+        if out.shape != shape:
+            shape = out.shape
+            rest = program.rest(shape, scratch)
+        if held >= 0:
+            rest[len(program.constants) + held] = out
+        yield from program.calls([*block, *rest])
+
+
+def _cut(arrays: Sequence[Array]) -> Iterator[Sequence[Array]]:
+    """Yields the arrays in blocks of about `BLOCK` elements; those that broadcast along an axis stay whole there."""
+    out = arrays[-1]
+    each = out[:1].size if out.ndim else 1
+    if out.size <= BLOCK:
+        yield arrays
+    elif each <= BLOCK:
+        yield from blocks(arrays, BLOCK // each)
+    else:
+        for row in blocks(arrays, 1):
+            yield from _cut([array[0] if array.ndim == out.ndim else array for array in row])
 
 
 def blocks(arrays: Sequence[Array], step: int) -> Iterator[list[Array]]:
@@ -42,23 +107,3 @@ def blocks(arrays: Sequence[Array], step: int) -> Iterator[list[Array]]:
     cut = [array.ndim == rank and array.shape[0] == rows for array in arrays]
     for start in range(0, rows, step):
         yield [a[start : start + step] if c else a for a, c in zip(arrays, cut, strict=True)]
-
-
-def _bind(program: Program, step: int, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
-    if program.whole:
-        registers, only = [*arrays, *program.constants], program.steps[0]
-        return functools.partial(only.function, *[registers[s] for s in only.sources], out=arrays[-1])
-    if arrays[-1].ndim == 0 or arrays[-1].shape[0] <= step:
-        return functools.partial(_run, program, arrays, scratch)
-    return functools.partial(_run_blocks, program, step, arrays, scratch)
-
-
-def _run_blocks(program: Program, step: int, arrays: Sequence[Array], scratch: Scratch) -> None:
-    for block in blocks(arrays, step):
-        _run(program, block, scratch)
-
-
-def _run(program: Program, arrays: Sequence[Array], scratch: Scratch) -> None:
-    registers = [*arrays, *program.rest(arrays[-1].shape, scratch)]
-    for function, sources, target in program.steps:
-        function(*[registers[s] for s in sources], out=registers[target])

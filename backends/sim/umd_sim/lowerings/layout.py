@@ -70,6 +70,16 @@ def bind(executable: Executable, parameters: bytes, bindings: Sequence[Bound], s
     return executable.bind(parameters, arrays, scratch)
 
 
+def in_turn(calls: Sequence[Call]) -> Call:
+    """Returns the call that makes several."""
+    return calls[0] if len(calls) == 1 else functools.partial(_make_all, tuple(calls))
+
+
+def _make_all(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call()
+
+
 def nothing() -> None:
     """Runs a launch that has no element to write."""
 

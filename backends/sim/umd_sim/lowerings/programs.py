@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umd_core.kernels import PRIMITIVES, KernelRecord
-from umd_sim.lowerings.layout import FLOAT32, HALVES, Array, storage_type
+from umd_sim.lowerings.layout import FLOAT32, HALVES, Array, Call, storage_type
 from umd_sim.lowerings.primitives import FUNCTIONS, TO_BOOL, Function, cleared
 from umd_sim.scratch import Scratch
 
@@ -21,6 +21,7 @@ _ARGUMENTS = {**PRIMITIVES, "cleared": 2}
 _BOOL = np.dtype(np.bool_)
 _OF_ARRAYS = frozenset((np.maximum, np.minimum))
 _MANY = 4096
+"""Elements from which on constants are spread."""
 
 
 def copy(x: Array, out: Array) -> None:
@@ -60,12 +61,36 @@ class Program(NamedTuple):
     def rest(self, shape: Sequence[int], scratch: Scratch) -> list[Array]:
         """Returns the registers after the operands, for operands of this shape."""
         constants = list(self.constants)
-        temporaries = [scratch.take(slot, shape, dtype) for slot, dtype in enumerate(self.temporaries)]
         if self.spread and math.prod(shape) >= _MANY:
-            for slot, at in enumerate(self.spread, len(temporaries)):
-                constants[at] = scratch.take(slot, shape, constants[at].dtype)
-                constants[at].fill(self.constants[at][()])
-        return constants + temporaries
+            for at in self.spread:
+                constants[at] = _spread(constants[at], shape)
+        return constants + [scratch.take(slot, shape, dtype) for slot, dtype in enumerate(self.temporaries)]
+
+    def calls(self, registers: Sequence[Array]) -> list[Call]:
+        """Returns the calls of the steps over these registers."""
+        return [
+            _call(function, [registers[source] for source in sources], registers[target])
+            for function, sources, target in self.steps
+        ]
+
+
+def _spread(number: Array, shape: Sequence[int]) -> Array:
+    """Returns an array of this shape that is full of a number; others share its memory."""
+    size = 1 << (math.prod(shape) - 1).bit_length()
+    return np.ndarray(shape, number.dtype, _full(number.dtype, number.tobytes(), size))
+
+
+@functools.lru_cache(maxsize=16)
+def _full(dtype: np.dtype[Any], number: bytes, size: int) -> Array:
+    whole = np.full(size, np.frombuffer(number, dtype)[0])
+    whole.flags.writeable = False
+    return whole
+
+
+def _call(function: Function, arguments: Sequence[Array], out: Array) -> Call:
+    if function in _OF_ARRAYS:  # NumPy deprecates a third argument of these
+        return functools.partial(function, *arguments, out=out)
+    return functools.partial(function, *arguments, out)  # a third faster on a few elements
 
 
 class _Value(NamedTuple):

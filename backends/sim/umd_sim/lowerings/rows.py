@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from umd_sim.lowerings.layout import (
     coalesce,
     compute_type,
     filling,
+    in_turn,
     patchable_values,
     product,
 )
@@ -37,77 +38,96 @@ class Inner(NamedTuple):
     length: int
     ones: Array | None
 
-    def sum(self, x: Array) -> Array:
-        """Returns the sum of each row, with extents of 1 in place of the row's."""
-        if self.ones is not None:
-            return np.asarray(np.matmul(x, self.ones))
-        return np.asarray(np.add.reduce(x, axis=self.axes, keepdims=True))
+    def each(self, x: Array, slot: int, scratch: Scratch) -> Array:
+        """Returns scratch for a number of each row, with extents of 1 in place of the row's."""
+        shape = [1 if axis in self.axes else extent for axis, extent in enumerate(x.shape)]
+        return scratch.take(slot, shape, x.dtype)
 
-    def max(self, x: Array, scratch: Scratch) -> Array:
-        """Returns the largest element of each row, with extents of 1 in place of the row's."""
+    def sums(self, x: Array, out: Array) -> Call:
+        """Returns the call that writes the sum of each row."""
+        if self.ones is not None:
+            return functools.partial(np.matmul, x, self.ones, out)
+        return functools.partial(np.add.reduce, x, axis=self.axes, out=out, keepdims=True)
+
+    def maxima(self, x: Array, out: Array, scratch: Scratch) -> Call:
+        """Returns the call that writes the largest element of each row."""
         rows = x.size // self.length
         if len(self.axes) == 1 and x.flags.c_contiguous and is_short(rows, self.length):
-            largest = scratch.take(_LARGEST, (rows,), x.dtype)
-            reduce_rows(np.maximum, x.reshape(rows, self.length), largest, scratch, _LARGEST + 1)
-            return largest.reshape(*x.shape[:-1], 1)
-        return np.asarray(np.maximum.reduce(x, axis=self.axes, keepdims=True))
+            table = x.reshape(rows, self.length)
+            return functools.partial(reduce_rows, np.maximum, table, out.reshape(rows), scratch, _HALVES)
+        return functools.partial(np.maximum.reduce, x, axis=self.axes, out=out, keepdims=True)
 
 
-Function = Callable[..., None]
+Function = Callable[..., Iterator[Call]]
 """function(inner, scratch, values, *operands): operands in the table's order, in the type that is computed in; `values`
-are the patchable fields."""
+are the patchable fields. It yields the calls that do the work."""
 
-_SPARE, _WIDE, _LARGEST = 0, 1, 8
-"""Scratch slots: an array like the operands; the operands in another type; the maxima and what they take."""
+_SPARE, _WIDE, _FIRST, _SECOND, _HALVES = 0, 1, 6, 7, 8
+"""Scratch slots: an array like the operands; the operands in another type; a number of each row, and another; what
+maxima of short rows take."""
 
 
 def _spare(like: Array, scratch: Scratch) -> Array:
     return scratch.take(_SPARE, like.shape, like.dtype)
 
 
-def _softmax(inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array) -> None:
-    np.subtract(x, inner.max(x, scratch), out=y)
-    np.exp(y, out=y)
-    np.multiply(y, np.reciprocal(inner.sum(y)), out=y)
+def _softmax(inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array) -> Iterator[Call]:
+    number = inner.each(x, _FIRST, scratch)
+    yield inner.maxima(x, number, scratch)
+    yield functools.partial(np.subtract, x, number, y)
+    yield functools.partial(np.exp, y, y)
+    yield inner.sums(y, number)
+    yield functools.partial(np.reciprocal, number, number)
+    yield functools.partial(np.multiply, y, number, y)
 
 
-def _log_softmax(inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array) -> None:
-    np.subtract(x, inner.max(x, scratch), out=y)
-    spare = _spare(y, scratch)
-    np.exp(y, out=spare)
-    np.subtract(y, np.log(inner.sum(spare)), out=y)
+def _log_softmax(inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array) -> Iterator[Call]:
+    number, spare = inner.each(x, _FIRST, scratch), _spare(y, scratch)
+    yield inner.maxima(x, number, scratch)
+    yield functools.partial(np.subtract, x, number, y)
+    yield functools.partial(np.exp, y, spare)
+    yield inner.sums(spare, number)
+    yield functools.partial(np.log, number, number)
+    yield functools.partial(np.subtract, y, number, y)
 
 
-def _softmax_grad(inner: Inner, scratch: Scratch, values: Sequence[float], dy: Array, y: Array, dx: Array) -> None:
-    spare = _spare(y, scratch)
-    np.multiply(dy, y, out=spare)
-    np.subtract(dy, inner.sum(spare), out=spare)
-    np.multiply(spare, y, out=dx)
+def _softmax_grad(
+    inner: Inner, scratch: Scratch, values: Sequence[float], dy: Array, y: Array, dx: Array
+) -> Iterator[Call]:
+    number, spare = inner.each(y, _FIRST, scratch), _spare(y, scratch)
+    yield functools.partial(np.multiply, dy, y, spare)
+    yield inner.sums(spare, number)
+    yield functools.partial(np.subtract, dy, number, spare)
+    yield functools.partial(np.multiply, spare, y, dx)
 
 
-def _log_softmax_grad(inner: Inner, scratch: Scratch, values: Sequence[float], dy: Array, y: Array, dx: Array) -> None:
-    spare = _spare(y, scratch)
-    np.exp(y, out=spare)
-    np.multiply(spare, inner.sum(dy), out=spare)
-    np.subtract(dy, spare, out=dx)
+def _log_softmax_grad(
+    inner: Inner, scratch: Scratch, values: Sequence[float], dy: Array, y: Array, dx: Array
+) -> Iterator[Call]:
+    number, spare = inner.each(y, _FIRST, scratch), _spare(y, scratch)
+    yield functools.partial(np.exp, y, spare)
+    yield inner.sums(dy, number)
+    yield functools.partial(np.multiply, spare, number, spare)
+    yield functools.partial(np.subtract, dy, spare, dx)
 
 
 def _normalize(
     inner: Inner, scratch: Scratch, values: Sequence[float], x: Array, y: Array, mean: Array, rstd: Array
-) -> None:
-    middle = inner.sum(x)
-    middle /= inner.length
-    np.copyto(mean, middle.reshape(mean.shape), casting="unsafe")
-    np.subtract(x, middle, out=y)
+) -> Iterator[Call]:
+    middle, scale = (inner.each(x, slot, scratch) for slot in (_FIRST, _SECOND))
     spare = _spare(y, scratch)
-    np.multiply(y, y, out=spare)
-    scale = inner.sum(spare)
-    scale /= inner.length
-    scale += values[0]
-    np.sqrt(scale, out=scale)
-    np.reciprocal(scale, out=scale)
-    np.copyto(rstd, scale.reshape(rstd.shape), casting="unsafe")
-    np.multiply(y, scale, out=y)
+    yield inner.sums(x, middle)
+    yield functools.partial(np.divide, middle, inner.length, middle)
+    yield functools.partial(np.copyto, mean, middle.reshape(mean.shape), casting="unsafe")
+    yield functools.partial(np.subtract, x, middle, y)
+    yield functools.partial(np.multiply, y, y, spare)
+    yield inner.sums(spare, scale)
+    yield functools.partial(np.divide, scale, inner.length, scale)
+    yield functools.partial(np.add, scale, values[0], scale)
+    yield functools.partial(np.sqrt, scale, scale)
+    yield functools.partial(np.reciprocal, scale, scale)
+    yield functools.partial(np.copyto, rstd, scale.reshape(rstd.shape), casting="unsafe")
+    yield functools.partial(np.multiply, y, scale, y)
 
 
 _FUNCTIONS: dict[str, Function] = {
@@ -174,26 +194,36 @@ def _plan(record: KernelRecord, outer: tuple[int, ...], inner: tuple[int, ...], 
 
 def _bind(plan: _Plan, parameters: bytes, arrays: Sequence[Array], scratch: Scratch) -> Call:
     values = patchable_values(plan.record, parameters)
-    if plan.step == 0 or arrays[0].shape[0] <= plan.step:
-        return functools.partial(_run, plan, values, arrays, scratch)
-    return functools.partial(_run_pieces, plan, values, arrays, scratch)
-
-
-def _run_pieces(plan: _Plan, values: Sequence[float], arrays: Sequence[Array], scratch: Scratch) -> None:
-    for start in range(0, arrays[0].shape[0], plan.step):
-        _run(plan, values, [array[start : start + plan.step] for array in arrays], scratch)
+    if arrays[0].size <= PIECE:
+        return in_turn(list(_calls(plan, values, arrays, scratch)))
+    return functools.partial(_run, plan, values, arrays, scratch)
 
 
 def _run(plan: _Plan, values: Sequence[float], arrays: Sequence[Array], scratch: Scratch) -> None:
+    for piece in _pieces(plan, arrays):
+        for call in _calls(plan, values, piece, scratch):
+            call()
+
+
+def _pieces(plan: _Plan, arrays: Sequence[Array]) -> Iterator[Sequence[Array]]:
+    if plan.step == 0:
+        yield arrays
+        return
+    for start in range(0, arrays[0].shape[0], plan.step):
+        yield [array[start : start + plan.step] for array in arrays]
+
+
+def _calls(plan: _Plan, values: Sequence[float], arrays: Sequence[Array], scratch: Scratch) -> Iterator[Call]:
+    """Yields the calls that do the work on a piece; what they take from scratch is the same for every piece."""
     function = _FUNCTIONS[plan.record.row.name]
     if arrays[0].dtype == plan.compute:
-        function(plan.inner, scratch, values, *arrays)
+        yield from function(plan.inner, scratch, values, *arrays)
         return
     wide = [scratch.take(_WIDE + at, arrays[0].shape, plan.compute) for at in range(len(plan.writes))]
     for array, number, written in zip(arrays, wide, plan.writes, strict=False):
         if not written:
-            np.copyto(number, array)
-    function(plan.inner, scratch, values, *wide, *arrays[len(wide) :])
+            yield functools.partial(np.copyto, number, array)
+    yield from function(plan.inner, scratch, values, *wide, *arrays[len(wide) :])
     for array, number, written in zip(arrays, wide, plan.writes, strict=False):
         if written:
-            np.copyto(array, number, casting="unsafe")
+            yield functools.partial(np.copyto, array, number, casting="unsafe")

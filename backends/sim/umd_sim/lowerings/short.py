@@ -10,7 +10,7 @@ from umd_sim.scratch import Scratch
 _MANY = 64
 _FEW = 4
 _MOST = 16
-_LONGEST = 256
+_LONGEST = 40
 
 
 def is_short(rows: int, columns: int) -> bool:
