@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -85,6 +88,31 @@ def test_little_work_waits_for_one_slice_of_busy_lanes(count: int, slice_ms: flo
             machine.step()
 
 
+@pytest.mark.parametrize("busy", [1, 4])
+def test_who_uses_less_than_its_share_waits_for_one_slice_however_long_it_goes_on(busy: int) -> None:
+    """A fifth of a turn at each turn of the others: what is used of the credit comes back with the turns."""
+    machine, small = Machine(), Lane()
+    for _ in range(busy):
+        machine.keep_busy(Lane(), MILLISECOND)
+    for _ in range(200):
+        machine.step()
+    waits = list[float]()
+
+    def ask() -> None:
+        waits.append(machine.now - asked)
+        machine.spend(small, QUANTUM_SECONDS / 5)
+
+    for _ in range(1_000):
+        asked, seen = machine.now, len(waits)
+        machine.lanes.put(small, ask)
+        while len(waits) == seen:
+            machine.step()
+        until = machine.now + busy * QUANTUM_SECONDS
+        while machine.now < until:
+            machine.step()
+    assert max(waits) <= 1.01 * MILLISECOND
+
+
 def test_one_very_long_job_is_not_held_against_a_lane_for_ever() -> None:
     machine = Machine()
     long, other = Lane(), Lane()
@@ -153,3 +181,63 @@ def test_others() -> None:
     assert (lanes.others(a), lanes.others(b)) == (False, True)
     lanes.put(b, nothing)
     assert lanes.others(a)
+
+
+def test_a_turn_is_claimed_only_when_nobody_has_it_or_waits_for_it() -> None:
+    lanes, a, b = Lanes(), Lane(), Lane()
+    nothing: Callable[[], None] = lambda: None  # noqa: E731  # a job
+    assert lanes.claim(a)
+    assert not lanes.claim(b)
+    lanes.put(b, nothing)
+    lane, _ = lanes.take()  # it has to wait for the turn
+    assert lane is b
+    assert not lanes.turn.acquire(blocking=False)
+    lanes.turn.release()
+    lanes.charge(a, MILLISECOND)
+    assert not lanes.claim(a)  # what was taken is about to run, and came before
+    lanes.charge(b, MILLISECOND)
+    assert lanes.claim(a)
+    lanes.turn.release()
+    lanes.charge(a, MILLISECOND)
+    lanes.put(b, nothing)
+    assert not lanes.claim(a)
+
+
+def test_work_of_an_idle_device_is_not_held_against_a_lane() -> None:
+    lanes, lane = Lanes(), Lane()
+    for _ in range(100):
+        assert lanes.claim(lane)
+        lanes.turn.release()
+        lanes.charge(lane, QUANTUM_SECONDS / 2)
+    assert lane.credit > -QUANTUM_SECONDS
+
+
+def test_claims_and_jobs_of_one_lane_keep_their_order() -> None:
+    lanes, lane, ran = Lanes(), Lane(), list[int]()
+
+    def device() -> None:
+        while True:
+            which, job = lanes.take()
+            if job is None:
+                return
+            with lanes.turn:
+                job()
+            lanes.charge(which, 0.0)
+
+    thread = threading.Thread(target=device)
+    thread.start()
+    claimed = 0
+    for number in range(5_000):
+        while number % 10 == 0 and len(ran) < number:
+            time.sleep(0)
+        if number % 10 < 5 and lanes.claim(lane):
+            claimed += 1
+            ran.append(number)
+            lanes.turn.release()
+            lanes.charge(lane, 0.0)
+        else:
+            lanes.put(lane, functools.partial(ran.append, number))
+    lanes.put(lane, None)
+    thread.join()
+    assert ran == list(range(5_000))
+    assert claimed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,26 @@ def test_repeated_frames_mean_what_they_say(session: FrameSession) -> None:
         assert session.do(submit=submit(B, A, C, reply=True)).error.status == Status.POISONED
     session.send(session.frame(submit=submit(A, A, B)), session.frame(free=pb.Free(buffers=[C])))
     assert session.do(submit=submit(B, A, C, reply=True)).error.status == Status.STALE_HANDLE
+
+
+def test_short_and_long_messages_keep_their_order(session: FrameSession) -> None:
+    """What is short is carried out where it arrives, what is long on the device's thread; each sees what was before."""
+    graph = umd.Graph("count")
+    x = graph.input("x", umd.TensorDesc.of(X))
+    graph.output(graph.add("Add", [x, graph.constant(np.float32(1))]), alias=x)
+    program, chance, count = 11 | 1 << 32, random.Random(0), 0
+    session.send(session.frame(load=pb.Load(handle=program, program=bytes(umd.translate(graph)))))
+    for _ in range(300):
+        steps = chance.choice((1, 1, 1, 2, 300))
+        work = [
+            session.frame(submit=pb.Submit(program=program, buffers=[A, A], sizes=[SIZE] * 2)) for _ in range(steps)
+        ]
+        count += steps
+        if chance.random() < 0.5:
+            session.send(*work)
+        else:
+            last = session.send(*work, session.frame(read=pb.ReadRange(buffer=A, size=SIZE)))
+            assert session.answer(last).data == (X + count).tobytes()
 
 
 @pytest.mark.parametrize("seq_last", [False, True])

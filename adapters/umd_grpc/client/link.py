@@ -1,4 +1,8 @@
-"""The client's side of a session's stream: messages out, replies in, one thread that listens."""
+"""The client's side of a session's stream: messages out, replies in.
+
+Responses are taken in by the deserializer that gRPC calls for each, on the thread on which they arrive: whoever waits
+for an answer is woken by it at once. One more thread asks gRPC for the next response and hears how the stream ends.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ Reply = queue.SimpleQueue[Any]
 
 
 class Receiver(Protocol):
-    """Takes what a `Reply` takes, on the thread that listens."""
+    """Takes what a `Reply` takes, on the thread on which it arrives; must not wait for anything."""
 
     def put(self, item: Any, /) -> None:
         """Takes the answer."""
@@ -88,7 +92,7 @@ class Link:
         self._epoch = 0
         self._lost: UmdError | None = None
         self._moved = threading.Condition()
-        self._method: Any = channel.stream_stream(_SESSION)
+        self._method: Any = channel.stream_stream(_SESSION, response_deserializer=self._heard)
         self._connect()
 
     def _connect(self) -> None:
@@ -250,15 +254,26 @@ class Link:
         self._outbox.put(None)
         self._call.cancel()
 
-    # the listening thread
+    # the threads of gRPC, and the one that listens
+
+    def _heard(self, raw: bytes) -> UmdError | bool:
+        """Takes a response in; returns what ends the session, True when nothing does."""
+        try:
+            self.bytes_down += len(raw)
+            self._take(pb.SessionResponse.FromString(raw))
+        except UmdError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  # whatever went wrong ends the session: nobody may wait for it
+            return DeviceLostError(self.name, f"a response made no sense: {type(error).__name__}: {error}")
+        return True
 
     def _listen(self, call: Any) -> None:
         error: UmdError = DeviceLostError(self.name, "its session has ended")
         broken = True
         try:
-            for raw in call:
-                self.bytes_down += len(raw)
-                self._take(pb.SessionResponse.FromString(raw))
+            for heard in call:
+                if heard is not True:
+                    raise heard
         except grpc.RpcError as found:
             error = call_error(found, self.name)
             broken = call.code() is not grpc.StatusCode.ABORTED and not isinstance(error, NotAuthorisedError)

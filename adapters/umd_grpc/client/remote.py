@@ -101,7 +101,7 @@ class RemoteDevice:
             memory=found.memory,
             max_work=found.max_work,
             max_buffer_bytes=min(found.max_program_size, limits.message_size - _MESSAGE_MARGIN),
-            flags=frozenset(found.flags) - {"explain", "map"},
+            flags=frozenset(found.flags) - {"estimate", "explain", "map"},
         )
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from umd_core.errors import LimitError
@@ -14,13 +16,13 @@ _SEQ, _LOAD = 1, 5
 _HANDLE, _PROGRAM, _SHA256 = 1, 2, 3
 
 
-def cut_frames(raw: bytes, limits: Limits) -> list[bytes]:
-    """Returns the frames of a SessionRequest, unparsed.
+def cut_frames(raw: bytes, limits: Limits) -> Iterator[bytes]:
+    """Yields the frames of a SessionRequest, unparsed, each when it is asked for: a message may have thousands.
 
     Raises:
-        DecodeError, LimitError: it is no such message, or has too many frames.
+        DecodeError, LimitError: it is no such message, or has too many frames; what stands before that is yielded.
     """
-    return wire.submessages(raw, _FRAMES, limits.frames, "frames in a message")
+    return wire.each_submessage(raw, _FRAMES, limits.frames, "frames in a message")
 
 
 def read_frame(body: bytes, limits: Limits) -> pb.Frame:

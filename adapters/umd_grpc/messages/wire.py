@@ -123,38 +123,45 @@ def submessages(data: bytes, number: int, most: int, what: str) -> list[bytes]:
         DecodeError: the bytes are no message.
         LimitError: there are more than `most`.
     """
-    found: list[bytes] = []
-    key, at, size = number << 3 | BYTES, 0, len(data)
+    return list(each_submessage(data, number, most, what))
+
+
+def each_submessage(data: bytes, number: int, most: int, what: str) -> Iterator[bytes]:
+    """Yields what `submessages` returns, each when it is asked for; what is wrong shows where it stands."""
+    key, at, size, count = number << 3 | BYTES, 0, len(data), 0
     while at < size:
-        if data[at] != key or key > 0x7F:
-            at = _skip(data, at, number, found)
-            continue
-        # the common case, spelt out: this loop runs once for every request that is served
-        at += 1
-        length = data[at] if at < size else 0x80
-        if length > 0x7F:
-            length, at = varint(data, at)
-        else:
+        if data[at] == key and key <= 0x7F:
+            # the common case, spelt out: this loop runs once for every request that is served
             at += 1
-        end = at + length
-        if end > size:
-            raise malformed(f"a field of {length} bytes, {size - at} follow", at)
-        found.append(data[at:end])
+            length = data[at] if at < size else 0x80
+            if length > 0x7F:
+                length, at = varint(data, at)
+            else:
+                at += 1
+            end = at + length
+            if end > size:
+                raise malformed(f"a field of {length} bytes, {size - at} follow", at)
+        else:
+            at, end, found = _other(data, at, number)
+            if not found:
+                at = end
+                continue
+        count += 1
+        if count > most:
+            raise LimitError(what, count, most)
+        yield data[at:end]
         at = end
-        if len(found) > most:
-            raise LimitError(what, len(found), most)
-    return found
 
 
-def _skip(data: bytes, at: int, number: int, found: list[bytes]) -> int:
-    """Returns where the field at `at` ends; adds it when it is one that is looked for."""
+def _other(data: bytes, at: int, number: int) -> tuple[int, int, bool]:
+    """Returns where the payload of the field at `at` begins and ends, and whether it is one that is looked for."""
     key, payload = varint(data, at)
     end = _end(data, key & 7, payload)
     if key == number << 3 | BYTES:
-        found.append(data[varint(data, payload)[1] : end])
-    elif not 0 < key >> 3 < 1 << 29:
+        return varint(data, payload)[1], end, True
+    if not 0 < key >> 3 < 1 << 29:
         raise malformed(f"field number {key >> 3}", at)
-    return end
+    return payload, end, False
 
 
 def cut_varint(data: bytes, number: int) -> tuple[bytes, bytes] | None:

@@ -27,6 +27,8 @@ from umd_grpc.config.arguments import from_arguments
 from umd_grpc.limits import Limits
 from umd_grpc.server import access
 from umd_grpc.server.admin import AdminService
+from umd_grpc.server.allocator import Allocator
+from umd_grpc.server.courtesy import PoliteLoop
 from umd_grpc.server.graphs import GraphsService
 from umd_grpc.server.host import DeviceHost
 from umd_grpc.server.identity import Accounts
@@ -92,6 +94,7 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._services()
         self._tasks: list[asyncio.Task[None]] = []
+        self._allocator = Allocator()
         self._metrics: MetricsServer | None = None
 
     def _open_devices(self) -> None:
@@ -107,6 +110,8 @@ class Server:
             else:
                 self._hosts[name] = host = DeviceHost(name, self._programs, self.report, seconds)
                 host.spans = spans
+                loop = asyncio.get_running_loop()
+                host.courtesy = loop.courtesy() if isinstance(loop, PoliteLoop) else None
         for port in workers:
             port.wait()
 
@@ -178,6 +183,7 @@ class Server:
             line = self.report.line()
             if line is not None:
                 log("load", **line)
+            await self._allocator.look(self.report.bytes_in + self.report.bytes_out)
 
     async def drain(self) -> None:
         """Turns health to NOT_SERVING, accepts nothing new, lets work under way finish within the grace time."""
@@ -274,7 +280,9 @@ def serve(settings: Settings) -> None:
     """
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
     sys.setswitchinterval(SWITCH_SECONDS)
-    asyncio.run(run(settings))
+    Allocator().keep()
+    with asyncio.Runner(loop_factory=PoliteLoop) as runner:
+        runner.run(run(settings))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

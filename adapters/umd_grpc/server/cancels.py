@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,12 @@ from umd_grpc.messages.frames import cut_frames
 from umd_grpc.server.work import Work
 
 _SEQ_KEY, _CANCEL_KEY = 0x08, 13 << 3 | wire.BYTES
+_VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
+_LOOKS_LIKE_ONE = re.compile(rb"\x0a" + _VARINT + rb"\x08" + _VARINT + rb"\x6a", re.DOTALL)
+"""How a Cancel frame begins: the key of a frame, its length, its number, the key of a Cancel."""
+_LONGEST_START = 23
+WINDOW, FRAMES = 32 << 10, 256
+"""Bytes, and frames, that are looked at before others have their turn."""
 _EVERYTHING = 1 << 64
 
 
@@ -42,24 +49,36 @@ class Cancels:
         self._device, self._limits = device, limits
         self._orders: list[Order] = []
 
-    def look_ahead(self, raw: bytes) -> None:
-        """Notes the Cancel frames of a message that arrives, and stops what runs and is meant."""
+    def look_ahead(self, raw: bytes) -> Iterator[None]:
+        """Notes the Cancel frames of a message that arrives, and stops what runs and is meant.
+
+        A large message is looked at in parts, one each time that the iterator is asked. Most have nothing in them that
+        looks like a Cancel frame, and are not cut into frames.
+        """
         if _CANCEL_KEY not in raw:
             return
+        found: re.Match[bytes] | None = None
+        for start in range(0, len(raw), WINDOW):
+            if start:
+                yield
+            found = _LOOKS_LIKE_ONE.search(raw, start, start + WINDOW + _LONGEST_START)
+            if found is not None:
+                break
+        if found is not None:
+            yield from self._find(raw)
+
+    def _find(self, raw: bytes) -> Iterator[None]:
+        orders = list[Order]()
         try:
-            found = list(self._cancel_frames(raw))
+            for count, body in enumerate(cut_frames(raw, self._limits), 1):
+                if len(body) <= self._limits.frame and (order := _order(body)) is not None:
+                    orders.append(order)
+                if not count % FRAMES:
+                    yield
         except (UmdError, ProtobufDecodeError):
             return  # the session will say so when it gets there
-        for frame in found:
-            self._note(Order(frame.seq, frozenset(frame.cancel.seqs), frozenset(frame.cancel.queues)))
-
-    def _cancel_frames(self, raw: bytes) -> Iterator[pb.Frame]:
-        for body in cut_frames(raw, self._limits):
-            if body[:1] != bytes((_SEQ_KEY,)) or len(body) > self._limits.frame:
-                continue
-            _, at = wire.varint(body, 1)
-            if at < len(body) and body[at] == _CANCEL_KEY:
-                yield pb.Frame.FromString(body)
+        for order in orders:
+            self._note(order)
 
     def everything(self) -> None:
         """Ends whatever the session has submitted."""
@@ -81,8 +100,19 @@ class Cancels:
 
     def passed(self, seq: int) -> None:
         """Forgets the orders that the session's frames have reached."""
-        if self._orders:
-            self._orders = [order for order in self._orders if order.seq > seq]
+        for order in [order for order in self._orders if order.seq <= seq]:
+            self._orders.remove(order)  # in place: the event loop may add one at this moment
+
+
+def _order(body: bytes) -> Order | None:
+    """Returns what a frame orders if it is a Cancel frame."""
+    if body[:1] != bytes((_SEQ_KEY,)):
+        return None
+    _, at = wire.varint(body, 1)
+    if body[at : at + 1] != bytes((_CANCEL_KEY,)):
+        return None
+    frame = pb.Frame.FromString(body)
+    return Order(frame.seq, frozenset(frame.cancel.seqs), frozenset(frame.cancel.queues))
 
 
 def cancelled(seq: int) -> CancelledError:

@@ -8,15 +8,18 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from umd_core.device import Caps, SequentialDevice
 from umd_core.errors import UmdError, UnsupportedError
 from umd_core.registry import open_device
+from umd_grpc.server.batches import Batches
+from umd_grpc.server.courtesy import Courtesy
 from umd_grpc.server.lanes import Job, Lane, Lanes
 from umd_grpc.server.port import Meter, Outlet, Setup
 from umd_grpc.server.programs import Programs
+from umd_grpc.server.repeats import may_be_short
 from umd_grpc.server.report import Report, log
 from umd_grpc.server.session import Session
 from umd_grpc.server.work import Watchdog, Work
@@ -24,7 +27,7 @@ from umd_grpc.telemetry import Spans, around
 
 Result = TypeVar("Result")
 SERVER_WEIGHT = 16.0
-SLICE_SECONDS, SHORT_SLICE_SECONDS = 0.02, 0.002
+SLICE_SECONDS, SHORT_SLICE_SECONDS = 0.02, 0.0003
 
 
 class DeviceHost:
@@ -37,6 +40,7 @@ class DeviceHost:
         epoch: changes when everything on the device was lost.
         pid, restarts: 0: it has no process of its own.
         programs: what clients may load by hash.
+        courtesy: how its thread gives way to another one, None when there is none.
         spans: opens spans for work on the device, None when nothing is traced.
         gone: called on the device's thread with the reason when nothing will run on the device any more.
     """
@@ -65,6 +69,7 @@ class DeviceHost:
         """
         self.name, self.epoch = name, time.time_ns()
         self.programs, self.report = programs or Programs(), report or Report()
+        self.courtesy: Courtesy | None = None
         self.spans: Spans | None = None
         self.gone: Callable[[str], None] | None = None
         self._lanes, self._server = Lanes(), Lane(SERVER_WEIGHT)
@@ -111,8 +116,12 @@ class DeviceHost:
 
     def turn_is_over(self, lane: Lane, start: float) -> bool:
         """Returns whether a job that began at `start` has to let others go on: sooner when there are any."""
-        passed = time.perf_counter() - start
-        return passed > SHORT_SLICE_SECONDS and (passed > SLICE_SECONDS or self._lanes.others(lane))
+        now = time.perf_counter()
+        if now - start <= SHORT_SLICE_SECONDS:
+            return False
+        if self.courtesy is not None:
+            self.courtesy.give_way(now)
+        return now - start > SLICE_SECONDS or self._lanes.others(lane)
 
     def close(self) -> None:
         """Ends the thread once the jobs posted so far are done, and closes the device on it."""
@@ -124,17 +133,39 @@ class DeviceHost:
         self._lanes.put(self._server, None)
         self._thread.join(timeout=10.0)
 
+    def run_now(self, prepare: Callable[[], Job | None], lane: Lane) -> bool:
+        """Runs a job on the calling thread, and returns True, if the device has nothing to do and the job is short.
+
+        Two threads less have to be woken for it. `prepare` may look at whatever belongs to the device; it returns the
+        job, or None when it may be long.
+        """
+        if not self.device.any_thread or not self._lanes.claim(lane):
+            return False
+        start = time.perf_counter()
+        try:
+            job = prepare()
+            if job is not None:
+                self._do(job)
+        finally:
+            self._lanes.turn.release()
+            self._lanes.charge(lane, time.perf_counter() - start)
+        return job is not None
+
+    def _do(self, job: Job) -> None:
+        try:
+            job()
+        except Exception:  # noqa: BLE001  # one job's fault must not end the device
+            log("internal_error", where=self.name, traceback=traceback.format_exc())
+
     def _run(self) -> None:
         lanes = self._lanes
         while True:
             lane, job = lanes.take()
             if job is None:
                 return
-            start = time.perf_counter()
-            try:
-                job()
-            except Exception:  # noqa: BLE001  # one job's fault must not end the device
-                log("internal_error", where=self.name, traceback=traceback.format_exc())
+            with lanes.turn:
+                start = time.perf_counter()
+                self._do(job)
             lanes.charge(lane, time.perf_counter() - start)
             if self.gone is not None and self.device.lost:
                 self.gone(self.device.lost)
@@ -156,9 +187,22 @@ class LocalSession:
         """Whether nothing is under way."""
         return self._session.idle
 
+    def look_ahead(self, raw: bytes) -> Iterator[None]:
+        """Ends what a message cancels, though frames before it may wait."""
+        return self._session.cancels.look_ahead(raw)
+
     def feed(self, raw: bytes) -> None:
-        """Takes a message in. What it cancels ends at once, though frames before it may wait."""
-        self._session.cancels.look_ahead(raw)
+        """Takes a message in."""
+        host, session = self._host, self._session
+
+        def short() -> Job | None:
+            frames = session.short_frames(raw)
+            return None if frames is None else functools.partial(session.feed, raw, time.monotonic(), frames)
+
+        if not may_be_short(raw) or host.spans is not None or not host.run_now(short, self._lane):
+            self._feed_later(raw)
+
+    def _feed_later(self, raw: bytes) -> None:
         job = functools.partial(self._session.feed, raw, time.monotonic())
         self._host.post(around(self._host.spans, "umd.session", job), self._lane)
 
@@ -186,6 +230,10 @@ class LocalSession:
     async def copy_chunk(self, transfer: int, offset: int, target: memoryview) -> None:
         """Fills `target` with bytes of a transfer from `offset` on."""
         await self._host.call(self._session.moves.copy, transfer, offset, target, lane=self._lane)
+
+    def batches(self) -> Batches:
+        """Returns where jobs run that move many chunks."""
+        return Batches(self._host, self._lane, self._session.moves)
 
     def taken(self, transfer: int) -> None:
         """Notes that all bytes of a transfer from the device were sent."""

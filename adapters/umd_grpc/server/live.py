@@ -6,7 +6,9 @@ import asyncio
 import functools
 import hmac
 import secrets
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -63,7 +65,8 @@ class LiveSession:
         self.offered: Callable[[LiveSession, Transfer], None] = _nothing
         self._limits, self._report, self._ended = setup.limits, report, ended
         self._lease, self._resume, self._previous = setup.lease_seconds, setup.resume, b""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._stream: Stream | None = None
         self.tally, self.client, self.opened = Tally(room.account), "", time.monotonic()
         self._waiting = 0
@@ -97,12 +100,22 @@ class LiveSession:
         return self._stream is None or (quiet and self._stream.empty and self.port.idle)
 
     def _from_any_thread(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Returns a function that runs this one on the event loop."""
-        return lambda *arguments: self._call(function, *arguments)
+        """Returns a function that runs this one on the event loop: at once when called there, and always in order."""
 
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the server has ended, and nobody listens
-            self._loop.call_soon_threadsafe(function, *arguments)
+        def call(*arguments: Any) -> None:
+            self._calls.append((function, arguments))
+            if threading.get_ident() == self._thread:
+                self._run_calls()
+                return
+            with suppress(RuntimeError):  # the loop is closed: the server has ended, and nobody listens
+                self._loop.call_soon_threadsafe(self._run_calls)
+
+        return call
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            function, arguments = self._calls.popleft()
+            function(*arguments)
 
     # streams
 
@@ -124,12 +137,17 @@ class LiveSession:
         self._previous, self._resume = resume, resume_token(self.number)
         self.port.attach(self._resume)
 
-    async def serve(self, messages: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[None]]) -> UmdError | None:
-        """Answers until the session, or the call, ends; returns why the call has to be aborted."""
+    async def serve(
+        self, first: bytes, messages: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[None]]
+    ) -> UmdError | None:
+        """Answers until the session, or the call, ends; returns why the call has to be aborted.
+
+        `first` is the first message of the call, which opens the session or attaches to it.
+        """
         stream = self._stream = Stream()
         if self._expiry is not None:
             self._expiry.cancel()
-        reader = asyncio.create_task(self._read(stream, messages))
+        reader = asyncio.create_task(self._read(stream, first, messages))
         try:
             while (response := await stream.get()) is not None:
                 await write(response)
@@ -147,27 +165,36 @@ class LiveSession:
         if full:
             self.port.run()
 
-    async def _read(self, stream: Stream, messages: AsyncIterator[bytes]) -> None:
-        count = 0
+    async def _read(self, stream: Stream, first: bytes, messages: AsyncIterator[bytes]) -> None:
         try:
+            if not await self._accept(stream, first):
+                return
             async for raw in messages:
-                self._report.bytes_in += len(raw)
-                await self._wait_for_room(len(raw))
-                await self.room.enter(len(raw))
-                if stream is not self._stream:
-                    self.room.leave(len(raw))
+                if not await self._accept(stream, raw):
                     return
-                self._waiting += len(raw)
-                count += 1
-                if count > 1:
-                    self._previous = b""
-                self.port.feed(raw)
+                self._previous = b""
             if not self._lease:
                 self._no_more = True
                 self._end_untaken()
                 await self._wait_for_room(self._limits.credit)
         finally:
             stream.end()
+
+    async def _accept(self, stream: Stream, raw: bytes) -> bool:
+        """Hands a message on, when there is room for it; returns whether the stream is still the session's."""
+        size = len(raw)
+        self._report.bytes_in += size
+        if self._waiting:
+            await self._wait_for_room(size)
+        for _ in self.port.look_ahead(raw):
+            await asyncio.sleep(0)
+        await self.room.enter(size)  # from here on its bytes count: nothing may be waited for until it is fed
+        if stream is not self._stream:
+            self.room.leave(size)
+            return False
+        self._waiting += size
+        self.port.feed(raw)
+        return True
 
     async def _wait_for_room(self, size: int) -> None:
         """Returns when `size` more bytes may wait to be carried out; any size may when none do."""

@@ -7,13 +7,14 @@ decided on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from umd_core.device import Caps
 from umd_core.errors import UmdError
 from umd_grpc.limits import Limits
+from umd_grpc.server.batches import Batches
 from umd_grpc.server.transfer import Transfer
 
 
@@ -124,6 +125,10 @@ class SessionPort(Protocol):
         """Whether nothing is under way."""
         ...
 
+    def look_ahead(self, raw: bytes) -> Iterator[None]:
+        """Ends what a message cancels, before it is fed; a part of a large one each time that the iterator is asked."""
+        ...
+
     def feed(self, raw: bytes) -> None:
         """Takes a SessionRequest; its bytes count as under way until `Outlet.send` has said that they are consumed."""
         ...
@@ -164,6 +169,10 @@ class SessionPort(Protocol):
 
     async def copy_chunk(self, transfer: int, offset: int, target: memoryview) -> None:
         """Fills `target` with bytes of a transfer from `offset` on; raises what `read_chunk` raises."""
+        ...
+
+    def batches(self) -> Batches | None:
+        """Returns where jobs run that move many chunks; None when the device is elsewhere, and chunks travel singly."""
         ...
 
     def taken(self, transfer: int) -> None:

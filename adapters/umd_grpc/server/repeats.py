@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from dataclasses import dataclass
 
 from umd_core.device import Binding, Program
 from umd_grpc._pb.umd import runtime_pb2 as pb
+from umd_grpc.messages import wire
 
 MOST, LARGEST = 256, 4_096
+LITTLE, LITTLE_READ = 4 << 10, 64 << 10
+"""Bytes of a message that may be carried out where it arrives, and of a read in it."""
 _SEQ_KEY = 0x08
+_READ_KEY, _WRITE_KEY, _FLUSH_KEY = (bytes((number << 3 | wire.BYTES,)) for number in (8, 9, 11))
+_MAY_BE_SHORT = re.compile(rb"\x0a[\x00-\xff]{1,2}?\x08[\x80-\xff]{0,9}+[\x00-\x7f][\x32\x42\x4a\x5a]", re.DOTALL)
+"""How a message begins whose first frame is Submit, Read, Write or Flush."""
 
 
-class Prepared(NamedTuple):
-    """What a Submit frame comes to."""
+@dataclass(slots=True)
+class Prepared:
+    """What a Submit frame comes to.
+
+    Attributes:
+        seconds: how long it took the last time, infinity before that is known.
+    """
 
     program: Program
     bindings: tuple[Binding, ...]
@@ -20,6 +32,7 @@ class Prepared(NamedTuple):
     queue: int
     priority: int
     reply: bool
+    seconds: float = float("inf")
 
 
 class Repeats:
@@ -36,6 +49,18 @@ class Repeats:
         seq, rest = split(body)
         prepared = self._prepared.get(rest)
         return None if prepared is None else (seq, prepared)
+
+    def seconds(self, body: bytes) -> float:
+        """Returns how long a frame will take, infinity when that is not known.
+
+        A submission takes what it took before, for the same program ran over the same bytes. Short reads and writes, of
+        frames that are small themselves, and Flush take as good as nothing.
+        """
+        _, rest = split(body)
+        prepared = self._prepared.get(rest)
+        if prepared is not None:
+            return prepared.seconds
+        return 0.0 if _is_nothing(rest) else float("inf")
 
     def note(self, seq: int, body: bytes, command: pb.Submit, program: Program, bindings: list[Binding]) -> None:
         """Notes a frame that was carried out well; what waits, signals, or has a deadline is never the same again."""
@@ -60,6 +85,17 @@ class Repeats:
         if self._seen:
             self._seen.clear()
             self._prepared.clear()
+
+
+def may_be_short(message: bytes) -> bool:
+    """Returns whether a message begins with a frame that may be short; see `Repeats.seconds`."""
+    return len(message) <= LITTLE and _MAY_BE_SHORT.match(message) is not None
+
+
+def _is_nothing(rest: bytes) -> bool:
+    """Returns whether a frame without its number asks for as good as no time."""
+    key = rest[:1]
+    return key in (_FLUSH_KEY, _WRITE_KEY) or (key == _READ_KEY and pb.Frame.FromString(rest).read.size <= LITTLE_READ)
 
 
 def split(body: bytes) -> tuple[int, bytes]:

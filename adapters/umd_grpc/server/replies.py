@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from umd_grpc.server.port import Outlet
 from umd_grpc.server.report import log
 
 REMEMBERED = 1_024
+PROGRESS_SECONDS = 0.005
 
 
 class Replies:
@@ -24,6 +26,7 @@ class Replies:
         seq: number of the last frame that was carried out.
         consumed: bytes of requests that are done with and have not been reported.
         moved: queues that moved, each with the seq up to which everything on it ended.
+        told: when something was said last, or work began again, by `time.monotonic`.
     """
 
     def __init__(self, number: int, limits: Limits, epoch: int, outlet: Outlet, *, remember: bool) -> None:
@@ -32,6 +35,7 @@ class Replies:
         self._response = pb.SessionResponse()
         self._size = 0
         self.seq = self.consumed = 0
+        self.told = 0.0
         self.moved: dict[int, int] = {}
         self._remember = remember
         self._failures: OrderedDict[int, pb.Reply] = OrderedDict()
@@ -76,8 +80,14 @@ class Replies:
         """Whether there is something to say."""
         return bool(self._response.replies or self.consumed or self.moved)
 
+    def flush_part(self, now: float) -> None:
+        """Sends answers in the middle of a message; how far queues are only now and then, for more of it follows."""
+        if self._response.replies or (self.moved and now > self.told + PROGRESS_SECONDS):
+            self.flush()
+
     def flush(self) -> None:
         """Sends what there is to say."""
+        self.told = time.monotonic()
         response, moved = self._response, self.moved
         response.processed_through = self.seq
         response.credit = self._limits.credit
@@ -102,5 +112,5 @@ class Replies:
 
 
 def _write_times(reply: pb.Reply, times: Sequence[CommandTime]) -> None:
-    for time in times:
-        reply.profile.add(command=time.command, kernel=time.kernel, nanoseconds=time.nanoseconds)
+    for each in times:
+        reply.profile.add(command=each.command, kernel=each.kernel, nanoseconds=each.nanoseconds)

@@ -123,7 +123,7 @@ class RuntimeService:
         except UmdError as error:
             await context.write(_refusal(error))
             return
-        error_ = await session.serve(_chain(first, messages), context.write)
+        error_ = await session.serve(first, messages, context.write)
         if error_ is not None:
             await context.abort(grpc.StatusCode.ABORTED, str(error_))
 
@@ -181,17 +181,11 @@ class RuntimeService:
 
 def _read_open(first: bytes, limits: Limits) -> pb.Open:
     """Returns the Open frame that a stream begins with."""
-    frames = cut_frames(first, limits)
-    frame = read_frame(frames[0], limits) if frames else pb.Frame()
+    body = next(cut_frames(first, limits), None)
+    frame = pb.Frame() if body is None else read_frame(body, limits)
     if frame.WhichOneof("command") != "open":
         raise DecodeError("frame-order", "a session begins with Open", section="SESSION")
     return frame.open
-
-
-async def _chain(first: bytes, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for raw in messages:
-        yield raw
 
 
 def _refusal(error: UmdError) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from umd_core.device import Buffer
 from umd_core.errors import DecodeError, LimitError, UmdError
@@ -13,6 +14,7 @@ from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.limits import Limits
 from umd_grpc.messages.frames import cut_frames, read_frame
 from umd_grpc.server.cancels import Cancels
+from umd_grpc.server.inbox import Inbox
 from umd_grpc.server.lanes import Lane
 from umd_grpc.server.moves import Moves
 from umd_grpc.server.parked import Act, Finish
@@ -21,15 +23,18 @@ from umd_grpc.server.replies import Replies
 from umd_grpc.server.submissions import Submissions
 from umd_grpc.server.transfer import Transfer
 from umd_grpc.server.workspace import Workspace
+from umd_grpc.telemetry import around
 
 if TYPE_CHECKING:
     from umd_grpc.server.host import DeviceHost
 
 PROTOCOL = 1
+SHORT_SECONDS = 0.0002
+"""What a message may take that is carried out where it arrives."""
 
 
 class Session:
-    """The order of one session's frames. Everything here, but `cancels` and `idle`, runs on the device's thread.
+    """The order of one session's frames. Everything here, but `cancels` and `idle`, runs when it has the device's turn.
 
     Attributes:
         cancels: what its client wants to end.
@@ -50,10 +55,9 @@ class Session:
             setup, host.device, self.workspace, meter, self._replies, self.cancels, outlet.wake,
             goes_on="queues" in host.caps.flags,
         )  # fmt: skip
-        # What has arrived: frames, between the time at which their message came and its size.
-        self._inbox: deque[bytes | float | int] = deque()
+        self._inbox = Inbox(limits)
         self._next: pb.Frame | None = None
-        self._arrived, self._through, self._body = 0.0, 0, b""
+        self._through, self._body = 0, b""
         self._opened = self._over = self._resumed = False
         self._resume = setup.resume
 
@@ -62,62 +66,83 @@ class Session:
         """Whether nothing is under way."""
         return not (self._inbox or self.moves or self._replies.consumed)
 
-    def feed(self, raw: bytes, arrived: float) -> None:
-        """Takes a message in, which came at the time `arrived` of `time.monotonic`."""
+    def short_frames(self, raw: bytes) -> list[bytes] | None:
+        """Returns the frames of a message that keeps nobody waiting, carried out at once; None when it may.
+
+        It was short before, or asks for as good as nothing, and nothing stands before it.
+        """
+        if self._inbox or self.moves or self.submissions or self._over or not self._opened:
+            return None
+        frames, left = list[bytes](), SHORT_SECONDS
+        try:
+            for body in cut_frames(raw, self._limits):
+                left -= self.submissions.repeats.seconds(body)
+                if left < 0:
+                    return None
+                frames.append(body)
+        except (UmdError, ProtobufDecodeError):
+            return None  # it will be said when the frame is carried out
+        return frames
+
+    def feed(self, raw: bytes, arrived: float, frames: list[bytes] | None = None) -> None:
+        """Takes a message in, which came at the time `arrived` of `time.monotonic`; `frames` if it was cut already."""
         if self._over:
             return
-        try:
-            frames = cut_frames(raw, self._limits)
-        except UmdError as error:
-            self._break(error)
-            return
-        self._inbox.append(arrived)
-        self._inbox.extend(frames)
-        self._inbox.append(len(raw))
+        if not self._inbox:
+            self._replies.told = time.monotonic()
+        self._inbox.add(raw, arrived, frames)
         self.run()
 
     def run(self) -> None:
         """Carries out what has arrived, until something has to be waited for or others have their turn."""
         start = time.perf_counter()
         while self._inbox and not self._over:
-            if self._outlet.emitted - self._outlet.taken > self._limits.unread:
+            if self._outlet.emitted - self._outlet.taken > self._limits.unread or not self._step():
                 break
-            item = self._inbox[0]
-            if not isinstance(item, bytes):
-                self._inbox.popleft()
-                self._between_messages(item)
-                continue
-            if self._repeat(item):
-                self._inbox.popleft()
-                self._next = None  # it may have been read already, and have waited for a transfer
-                if self._host.turn_is_over(self._lane, start):
-                    self._host.post(self.run, self._lane)
-                    break
-                continue
-            frame = self._read(item)
-            if frame is None or (self.moves and self._blocked(frame)):
-                break
-            self._inbox.popleft()
-            self._next = None
-            self._carry_out(frame, item)
-            if self._host.turn_is_over(self._lane, start):
-                self._host.post(self.run, self._lane)
-                break
+            if self._host.turn_is_over(self._lane, start) and self._inbox and not self._over:
+                self._pause()
+                return
         self._poll()
         if self._replies.pending:
             self._replies.flush()
 
-    def _between_messages(self, item: float) -> None:
-        if isinstance(item, float):
-            self._arrived = item
-            return
-        self._replies.consumed += item
+    def _pause(self) -> None:
+        """Lets others go on. A message whose last frame has been carried out is over first, with all its answers."""
+        if self._inbox.at_end:
+            self._end_message()
+        else:
+            self._poll()
+            self._replies.flush_part(time.monotonic())
+        if self._inbox:  # what is left belongs to the same trace
+            self._host.post(around(self._host.spans, "umd.session", self.run), self._lane)
+
+    def _step(self) -> bool:
+        """Carries out the next frame, or ends its message after the last; False when it has to wait."""
+        try:
+            body = self._inbox.frame()
+        except UmdError as error:
+            self._break(error)
+            return False
+        if body is None:
+            self._end_message()
+            return True
+        if not self._repeat(body):
+            frame = self._read(body)
+            if frame is None or (self.moves and self._blocked(frame)):
+                return False
+            self._carry_out(frame, body)
+        self._next = None  # also of a frame that was read, had to wait, and is carried out as a repeat
+        self._inbox.done()
+        return True
+
+    def _end_message(self) -> None:
+        self._replies.consumed += self._inbox.end_message()
         self._poll()
         self._replies.flush()
 
     def attach(self, resume: bytes) -> None:
         """Drops what has arrived and was not carried out; the next frame is another Open."""
-        self._replies.consumed += sum(item for item in self._inbox if isinstance(item, int))
+        self._replies.consumed += self._inbox.size
         self._inbox.clear()
         self._next = None
         self._replies.drop()
@@ -232,7 +257,7 @@ class Session:
         self._report.submissions += 1
         spans = self._host.spans
         if spans is None:
-            self.submissions.submit(seq, command, self._arrived, self._body)
+            self.submissions.submit(seq, command, self._inbox.arrived, self._body)
             return
         program = self.workspace.programs.things.get(command.program)
         commands = len(program.command_buffer.commands) if program is not None else 0
@@ -242,7 +267,7 @@ class Session:
             "umd.commands": commands,
         }
         with spans.span("umd.submit", None, **facts):
-            self.submissions.submit(seq, command, self._arrived, self._body)
+            self.submissions.submit(seq, command, self._inbox.arrived, self._body)
 
     def wait(self, seq: int, command: pb.Wait) -> None:
         """Answers when a fence is there, or its time is over."""

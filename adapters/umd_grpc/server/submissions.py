@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from umd_core.commands import WRITE
@@ -95,17 +96,17 @@ class Submissions:
 
     def repeat(self, seq: int, prepared: Prepared) -> bool:
         """Runs a program again as before; False when that is not possible, and has to be looked into."""
-        program, bindings, values, queue, priority, reply = prepared
-        work = Work(self._cancels, seq, queue, priority)
+        work, start = Work(self._cancels, seq, prepared.queue, prepared.priority), time.perf_counter()
         try:
             if self.progress:
                 self.progress.check()
             self._meter.take_ops(1)
-            lane = self._first_queue + queue
-            ticket = self._device.submit_with(work, program, bindings, values, (), (), lane)
+            lane = self._first_queue + prepared.queue
+            ticket = self._device.submit_with(work, prepared.program, prepared.bindings, prepared.values, (), (), lane)
         except UmdError:
             return False  # nothing has run: the frame is read, and says what is wrong
-        self.progress.submitted(work, ticket, reply)
+        prepared.seconds = time.perf_counter() - start
+        self.progress.submitted(work, ticket, prepared.reply)
         return True
 
     def submit(self, seq: int, command: pb.Submit, arrived: float, body: bytes) -> None:

@@ -68,6 +68,12 @@ class HostedSession(LocalSession):
 
     # what the other end wants
 
+    def feed(self, raw: bytes) -> None:
+        """Takes a message in, once it has been seen what it cancels."""
+        for _ in self.look_ahead(raw):
+            pass
+        self._feed_later(raw)  # not on this thread: the device's asks questions whose answers come here
+
     def taken_through(self, taken: int) -> None:
         """Notes how many bytes of responses the client has taken."""
         self.outlet.taken = taken

@@ -31,6 +31,10 @@ class Pipe:
         self._writer: threading.Thread | None = None
         self._writing = self._closed = False
 
+    def fileno(self) -> int:
+        """Returns the descriptor that can be read when the other end has said something."""
+        return self._socket.fileno()
+
     def send(self, header: Mapping[str, Any], payload: bytes | memoryview = b"", *, changes: bool = False) -> None:
         """Sends a message; what the other end has no room for yet is sent by a thread.
 

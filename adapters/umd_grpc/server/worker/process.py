@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from typing import Any, NoReturn
 
 from umd_grpc import telemetry
+from umd_grpc.server.courtesy import Courtesy
 from umd_grpc.server.host import DeviceHost
 from umd_grpc.server.report import log
 from umd_grpc.server.work import Work
@@ -80,6 +81,7 @@ class Worker:
         programs = WorkerPrograms(self._ask, self._pipe.send)
         try:
             host = DeviceHost(header["name"], programs, None, header["submission_seconds"], self._stuck)
+            host.courtesy = Courtesy(self._pipe.fileno())
             host.spans = telemetry.Spans() if header["traces"] else None
         except Exception as error:  # noqa: BLE001  # it is raised where the device was wanted
             self._pipe.send({"do": "refused", "error": write_error(error, "opening the device")})

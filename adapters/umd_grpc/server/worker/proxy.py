@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -64,6 +64,10 @@ class WorkerSession:
         """Whether nothing is under way, beside messages that are not consumed."""
         return not self._moving
 
+    def look_ahead(self, raw: bytes) -> Iterator[None]:
+        """Does nothing: the worker looks when the message is there."""
+        return iter(())
+
     def feed(self, raw: bytes) -> None:
         """Takes a message in."""
         if self._meter.limited != self._limited:
@@ -116,6 +120,9 @@ class WorkerSession:
             self._calls[number] = _Call(loop, future, target)
         self._tell(what, payload, call=number, **facts)
         return await future
+
+    def batches(self) -> None:
+        """Returns None: every chunk goes through the pipe."""
 
     def taken(self, transfer: int) -> None:
         """Notes that all bytes of a transfer from the device were sent."""
