@@ -8,6 +8,7 @@ from umd_torch.backend import umd
 from umd_torch.counters import counters
 from umd_torch.explain import Explanation, explain
 from umd_torch.partition import FallbackWarning
+from umd_torch.progress import show_progress
 from umd_torch.session import close_sessions
 from umd_torch.train_step import TrainStep, train_step
 
@@ -24,6 +25,7 @@ __all__ = [
     "counters",
     "explain",
     "export",
+    "show_progress",
     "train_step",
     "umd",
 ]

@@ -39,7 +39,8 @@ def umd(
     """Returns what runs the graph on a umd device; the entry point that torch.compile finds by name.
 
     Options: `device` ("sim:0", "grpc://host:port/sim:0"; UMD_DEVICE or the available device of highest priority
-    without it) and `strict` (raise where a node would run on the CPU).
+    without it), `strict` (raise where a node would run on the CPU) and `passes` (names of the clean-ups that graphs go
+    through, `umd_core.passes`; all without it, none for `()`).
 
     Raises:
         AttributeValueError: unknown or ill-typed option.
@@ -52,7 +53,7 @@ def umd(
     counters.recompiles += is_recompile()
 
     def compiler(graph: fx.GraphModule, roles: Roles, _: str) -> Callable[..., Any]:
-        return boxed(CompiledGraph(session, graph, roles, strict=chosen.strict))
+        return boxed(CompiledGraph(session, graph, roles, strict=chosen.strict, passes=chosen.passes))
 
     return compile_with(compiler, module, example_inputs)
 
@@ -80,7 +81,7 @@ def _inference_roles(_: fx.GraphModule) -> Roles:
     if not metadata:
         return Roles()
     counted = frozenset(metadata.mutated_graph_handled_indices_seen_by_autograd)
-    return Roles(frozenset(metadata.static_input_indices), counted=counted)
+    return Roles(frozenset(metadata.static_input_indices), counted=counted, plain=True)
 
 
 def _forward_roles(graph: fx.GraphModule) -> Roles:

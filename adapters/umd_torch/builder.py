@@ -61,6 +61,7 @@ class Builder:
 
     Attributes:
         graph: what is being built.
+        descs: what the results of its nodes are, by name.
         promises: what torch says the node returns that is being lowered, one per result.
         open_sizes: whether the graph has to have the same ops for other sizes.
         row_major: whether the node's first tensor is known to fill its storage in row-major order from the start.
@@ -68,6 +69,7 @@ class Builder:
 
     def __init__(self, graph: Graph, declare_seed: Callable[[], Value]) -> None:
         self.graph = graph
+        self.descs: dict[str, TensorDesc] = {}
         self._declare_seed = declare_seed
         self._seed: Value | None = None
         self._draws = 0
@@ -189,6 +191,7 @@ class Builder:
         prefix = f"{self._name or op}:{len(self.graph.nodes)}"
         outputs = tuple(f"{prefix}.{i}" if want else "" for i, want in enumerate(wanted))
         self.graph.add(op, names, attributes, outputs=outputs, name=self._name, source=self._source)
+        self.descs.update((n, desc) for n, desc in zip(outputs, call.outputs, strict=False) if n)
         return tuple(Value(name, desc.dtype, desc.shape) for name, desc in zip(outputs, call.outputs, strict=False))
 
     # what most emitters need

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import fx
 
 from umd_core.errors import UmdError
+from umd_core.passes import DEFAULT
 from umd_torch.graphs import lower
 from umd_torch.partition import split
 from umd_torch.runtime import Executable, Roles
@@ -16,37 +17,54 @@ from umd_torch.session import Session
 from umd_torch.symbols import Bound, bind, hints, is_symbolic
 
 Runner = Callable[[list[Any]], list[Any]]
-FOREIGN: list[Callable[[fx.GraphModule, Bound, bool], Runner | None]] = []
+FOREIGN: list[Callable[[fx.GraphModule, Bound, bool, Collection[str]], Runner | None]] = []
 """Asked first: what runs graphs over tensors that are not the CPU's; None where a graph has none."""
 
 
-def runner(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, *, strict: bool) -> Runner:
+def runner(
+    session: Session,
+    module: fx.GraphModule,
+    roles: Roles,
+    bound: Bound,
+    *,
+    strict: bool,
+    passes: Collection[str] = DEFAULT,
+) -> Runner:
     """Returns what runs a graph for one set of sizes: a program, or several with the CPU between them.
 
     Raises:
         UmdError: with `strict`, what the device cannot run.
     """
     for serve in FOREIGN:
-        found = serve(module, bound, strict)
+        found = serve(module, bound, strict, passes)
         if found is not None:
             return found
     try:
-        return Executable(session, lower(module, bound), roles)
+        return Executable(session, lower(module, bound), roles, passes)
     except UmdError as error:
         if strict:
             raise
-        return split(session, module, roles, bound, error)
+        return split(session, module, roles, bound, error, passes)
 
 
-SIZES = 64
+SIZES = 128
 """Sets of sizes whose programs a graph keeps; a program that is needed again after that is translated again."""
 
 
 class CompiledGraph:
     """A graph on a device: translated at once, and again for every other set of sizes that torch left open."""
 
-    def __init__(self, session: Session, module: fx.GraphModule, roles: Roles, *, strict: bool) -> None:
-        self._session, self._module, self._roles, self._strict = session, module, roles, strict
+    def __init__(
+        self,
+        session: Session,
+        module: fx.GraphModule,
+        roles: Roles,
+        *,
+        strict: bool,
+        passes: Collection[str] = DEFAULT,
+    ) -> None:
+        self._session, self._module, self._roles = session, module, roles
+        self._strict, self._passes = strict, passes
         values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
         self._symbolic = {i: v for i, v in enumerate(values) if is_symbolic(v)}
         self._runners: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
@@ -65,8 +83,8 @@ class CompiledGraph:
         arguments.clear()
         return results
 
-    def _runner(self, key: tuple[Any, ...], bound: Mapping[Any, int]) -> Runner:
-        found = runner(self._session, self._module, self._roles, bound, strict=self._strict)
+    def _runner(self, key: tuple[Any, ...], bound: Bound) -> Runner:
+        found = runner(self._session, self._module, self._roles, bound, strict=self._strict, passes=self._passes)
         self._runners[key] = found
         if len(self._runners) > SIZES:
             self._runners.popitem(last=False)

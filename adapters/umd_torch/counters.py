@@ -17,6 +17,7 @@ class Counters:
         round_trips: times the adapter waited for bytes of a device.
         bytes_up, bytes_down: tensor bytes written to and read from devices (not those bound in place).
         uploads: parameters and buffers sent, first time or after a change.
+        returned: inputs that were results of an earlier call and had stayed on the device: not sent.
         stale: uploads because the bytes had changed although the version had not (`.data`, NumPy).
         handles: results that stayed on the device for the backward graph.
         materialised: handles that something on the CPU wanted to see.
@@ -30,6 +31,7 @@ class Counters:
     bytes_up: int = 0
     bytes_down: int = 0
     uploads: int = 0
+    returned: int = 0
     stale: int = 0
     handles: int = 0
     materialised: int = 0

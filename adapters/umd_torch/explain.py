@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import fx
 
 from umd_core.commands import CommandBuffer, Dispatch, SlotKind
+from umd_core.passes import DEFAULT
 from umd_torch.backend import compile_with
 from umd_torch.compiled import boxed, runner
 from umd_torch.inputs import Roles
 from umd_torch.partition import Fallback, Split, quiet
 from umd_torch.runtime import Executable
 from umd_torch.session import Session, session_for
-from umd_torch.settings import settings
+from umd_torch.settings import check_passes, settings
 from umd_torch.symbols import bind, evaluate, hints, is_symbolic
 from umd_torch.torch_private import backward_at_once, graph_breaks, is_recompile
+
+_JOINED = "+"
+"""What stands between the names of nodes that share a launch; see `umd_core.fusion`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class GraphReport:
         kind: "inference", "forward" or "backward".
         ops: nodes on the device, by umd's op.
         kernels: launches, by kernel.
+        fused: launches that several nodes share, by their ops.
         fallbacks: nodes on the CPU, with the reason and the line of the model.
         programs: parts on the device: each is a submission and at most one round trip.
         arena: bytes of transient memory, of the largest part.
@@ -42,6 +48,7 @@ class GraphReport:
     kind: str
     ops: Counter[str]
     kernels: Counter[str]
+    fused: Counter[str]
     fallbacks: tuple[Fallback, ...]
     programs: int
     arena: int
@@ -58,6 +65,9 @@ class GraphReport:
             f"  a call sends {self.bytes_up:,} bytes and reads {self.bytes_down:,}, in {self.programs} round trips",
             f"  kernels: {', '.join(f'{name} {count}' for name, count in self.kernels.most_common())}",
         ]
+        if self.fused:
+            chains = ", ".join(f"{ops} {count}" for ops, count in self.fused.most_common())
+            result.append(f"  several ops in one launch: {chains}")
         for f in self.fallbacks:
             result.append(f"  on the CPU: {f.op} ({f.node}{f' at {f.source}' if f.source else ''}): {f.reason}")
         return result
@@ -112,7 +122,13 @@ class Dry:
         return command_buffer
 
 
-def explain(model: Callable[..., Any], *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
+def explain(
+    model: Callable[..., Any],
+    *args: Any,
+    device: str | None = None,
+    passes: Collection[str] = DEFAULT,
+    **kwargs: Any,
+) -> Explanation:
     """Returns what `torch.compile(model, backend="umd")` would run where, when called with these arguments.
 
     Torch traces the model, and every graph is translated; neither the device nor the CPU computes anything. In place of
@@ -122,8 +138,10 @@ def explain(model: Callable[..., Any], *args: Any, device: str | None = None, **
         model: a module or a function over CPU tensors.
         args: what it would be called with.
         device: "sim:0", "grpc://host:port/sim:0"; UMD_DEVICE or the available device of highest priority without it.
+        passes: names of the clean-ups (`umd_core.passes`) that graphs go through.
         kwargs: what it would be called with.
     """
+    check_passes(passes)
     session = session_for(settings({} if device is None else {"device": device}).device)
     explanation = Explanation(session.name)
     dry: Any = Dry(session)
@@ -132,7 +150,8 @@ def explain(model: Callable[..., Any], *args: Any, device: str | None = None, **
         values = [n.meta.get("val") for n in graph.graph.nodes if n.op == "placeholder"]
         symbolic = {i: v for i, v in enumerate(values) if is_symbolic(v)}
         bound = bind(symbolic, hints(symbolic))
-        explanation.graphs.append(_report(kind, runner(dry, graph, roles, bound, strict=False), roles))
+        found = runner(dry, graph, roles, bound, strict=False, passes=passes)
+        explanation.graphs.append(_report(kind, found))
         return boxed(lambda _: [_nothing(item, bound) for item in _returned(graph)])
 
     def backend(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -147,13 +166,14 @@ def explain(model: Callable[..., Any], *args: Any, device: str | None = None, **
     return explanation
 
 
-def _report(kind: str, found: Any, roles: Roles) -> GraphReport:
+def _report(kind: str, found: Any) -> GraphReport:
     parts: list[Executable] = found.parts if isinstance(found, Split) else [found]
     buffers = [part.command_buffer for part in parts if part.command_buffer.commands]
     return GraphReport(
         kind=kind,
         ops=Counter(op for b in buffers for op in _ops(b)),
         kernels=Counter(b.kernels[c.kernel].row.name for b in buffers for c in b.commands if isinstance(c, Dispatch)),
+        fused=Counter(entry.op for b in buffers for entry in b.debug if _JOINED in entry.op),
         fallbacks=tuple(found.fallbacks) if isinstance(found, Split) else (),
         programs=len(buffers),
         arena=max((s.length for b in buffers for s in b.slots if s.kind == SlotKind.ARENA), default=0),
@@ -165,8 +185,13 @@ def _report(kind: str, found: Any, roles: Roles) -> GraphReport:
 
 def _ops(command_buffer: CommandBuffer) -> list[str]:
     """Returns the op of each node that launches something; the launches of one node follow each other."""
-    entries = [(entry.op, entry.node) for entry in command_buffer.debug]
-    return [op for at, (op, name) in enumerate(entries) if not at or entries[at - 1] != (op, name)]
+    found: list[str] = []
+    before: set[tuple[str, str]] = set()
+    for entry in command_buffer.debug:
+        here = set(zip_longest(entry.op.split(_JOINED), entry.node.split(_JOINED), fillvalue=""))
+        found += [op for op, node in here if op and (op, node) not in before]
+        before = here
+    return found
 
 
 def _returned(graph: fx.GraphModule) -> Sequence[Any]:

@@ -20,6 +20,7 @@ from umd_core.translate import translate
 from umd_model import Argument, Model, Size, save
 from umd_model.sizes import find_sizes
 from umd_torch.graphs import Lowered, lower, to_numpy
+from umd_torch.symbols import Bound
 from umd_torch.torch_private import get_decompositions
 from umd_torch.tracing import KEPT_OVERLOADS, decompositions, tracing
 
@@ -69,7 +70,7 @@ def export(
     lowered: list[Lowered] = []
 
     def graph_for(sizes: tuple[int, ...]) -> Graph:
-        bound = dict(zip(symbols, sizes, strict=True))
+        bound: Bound = dict(zip(symbols, sizes, strict=True))
         lowered.append(lower(program.graph_module, bound, open_sizes=bool(symbols)))
         return _arranged(lowered[-1], program)
 

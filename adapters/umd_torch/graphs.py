@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import re
@@ -16,9 +17,9 @@ from torch import fx
 from umd_core.errors import InternalError, UmdError, UnsupportedError
 from umd_core.ir import Graph, TensorDesc
 from umd_torch.builder import SEED, Builder, Promise, Value, from_torch
-from umd_torch.layouts import Layout, is_dense, layout_of
+from umd_torch.layouts import Layout, is_dense, layout_of, shape_of
 from umd_torch.lowering import lowering_of
-from umd_torch.mutations import OVERWRITE, Replay, replay_of
+from umd_torch.mutations import OVERWRITE, Replay, joined_of, replay_of
 from umd_torch.symbols import Bound, evaluate, is_symbolic
 from umd_torch.torch_private import map_aggregate, run_and_save_rng_state, run_with_rng_state, unset_fake_temporarily
 
@@ -51,13 +52,14 @@ class Result:
     """One thing that the graph returns.
 
     `output` is the number of the program's output, `argument` that of a placeholder that is returned as it is; where
-    both are -1 it is `value` (None or a size).
+    both are -1 it is `value` (None or a size). `joined` is how the host can make the output from less than the whole.
     """
 
     output: int = -1
     argument: int = -1
     value: Any = None
     layout: Layout | None = None
+    joined: Replay | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,10 @@ class Mutation:
 
 @dataclass(slots=True)
 class Lowered:
-    """A graph of umd's ops, and how it fits what torch calls."""
+    """A graph of umd's ops, and how it fits what torch calls; `descs` says what its values are."""
 
     graph: Graph
+    descs: Mapping[str, TensorDesc] = field(default_factory=dict)
     arguments: list[Argument] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)
@@ -86,7 +89,12 @@ class Lowered:
 
 def source_line(node: fx.Node) -> str:
     """Returns "file:line" of the model's code that a node came from, "" where torch does not know."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return _own_line(node.meta.get("stack_trace") or "")
+
+
+@functools.lru_cache(1 << 12)
+def _own_line(stack: str) -> str:
+    frames = _FRAME.findall(stack)
     own = [frame for frame in frames if not frame[0].startswith(TORCH)]
     return ":".join((own or frames)[-1]) if frames else ""
 
@@ -103,7 +111,7 @@ def promises(node: fx.Node, bound: Bound) -> tuple[Promise, ...]:
     result = []
     for item in several:
         if isinstance(item, torch.Tensor):
-            result.append(Promise(from_torch(item.dtype), layout_of(item, bound).shape))
+            result.append(Promise(from_torch(item.dtype), shape_of(item, bound)))
         else:
             result.append(Promise(from_torch(torch.bool), (0,)))
     return tuple(result)
@@ -132,8 +140,9 @@ class Lowering:
 
     def __init__(self, module: fx.GraphModule, bound: Bound) -> None:
         self._module, self._bound = module, bound
-        self._lowered = Lowered(Graph(type(module).__name__))
-        self._builder = Builder(self._lowered.graph, self._seed)
+        graph = Graph(type(module).__name__)
+        self._builder = Builder(graph, self._seed)
+        self._lowered = Lowered(graph, self._builder.descs)
         self._values: dict[fx.Node, Any] = {}
         self._placeholders: dict[fx.Node, int] = {}
         self._outputs: dict[tuple[str, TensorDesc], int] = {}
@@ -264,7 +273,8 @@ class Lowering:
         if number is None:
             number = self._outputs[key] = len(self._lowered.graph.outputs)
             self._lowered.graph.output(value.name, layout.desc)
-        return Result(output=number, layout=layout)
+        joined = joined_of(item, self._values, self._placeholders, self._bound)
+        return Result(output=number, layout=layout, joined=joined)
 
 
 _STEPS: Mapping[str, Callable[[Lowering, fx.Node], None]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,15 @@ class Roles:
         static: placeholders that are parameters or buffers of the module, the same tensors in every call.
         resident: results, by position, that only the device needs again.
         counted: placeholders that the graph changes, and whose change torch has counted before the graph is called.
+        plain: whether the placeholders are the caller's own tensors, none of them a handle.
+        returning: results that have come back as inputs of a later call; found out while the graph is in use.
     """
 
     static: frozenset[int] = frozenset()
     resident: frozenset[int] = frozenset()
     counted: frozenset[int] = frozenset()
+    plain: bool = False
+    returning: set[int] = field(default_factory=set, compare=False)
 
 
 def in_layout(tensor: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, bool]:
@@ -140,6 +144,8 @@ class Inputs:
                 cached[index] = tensor
             else:
                 fresh[index] = tensor
+                if own:
+                    parameters.note_return(tensor)
         if cached:
             ahead = [int(self._arguments[index].position in self._counted) for index in cached]
             for index, binding in zip(cached, parameters.bindings(list(cached.values()), ahead), strict=True):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -22,7 +24,13 @@ from umd_torch.graphs import TORCH, Lowering
 from umd_torch.layouts import Layout, layout_of
 from umd_torch.lowering.common import accumulating
 from umd_torch.optimizers import Emit, Operands
-from umd_torch.torch_private import aot_export_joint_with_descriptors, compiling, descriptors, refresh_recurrent_layers
+from umd_torch.torch_private import (
+    DEPENDS_ON_DATA,
+    aot_export_joint_with_descriptors,
+    compiling,
+    descriptors,
+    refresh_recurrent_layers,
+)
 from umd_torch.tracing import decompositions, tracing
 
 LossFunction = Callable[..., torch.Tensor]
@@ -114,7 +122,8 @@ def trace(objective: Objective, batch: Sequence[torch.Tensor]) -> fx.GraphModule
     """Returns forward and backward as one graph of ATen calls, whose placeholders and results say what they are.
 
     Raises:
-        UnsupportedError: a tensor is used that is neither the module's nor in the batch.
+        UnsupportedError: a tensor is used that is neither the module's nor in the batch, or what is computed depends on
+            what tensors hold.
     """
     contexts = (torch.enable_grad(), tracing(), compiling(), traceback.preserve_node_meta())
     with contextlib.ExitStack() as stack:
@@ -127,9 +136,20 @@ def trace(objective: Objective, batch: Sequence[torch.Tensor]) -> fx.GraphModule
                 raise
             reason = "the model or the loss uses a tensor that is no parameter, no buffer and not in the batch"
             raise UnsupportedError(f"{reason}; register it as a buffer, or pass it", op="train_step") from error
+        except DEPENDS_ON_DATA as error:
+            reason = "a shape, or a branch of the model's or the loss's own code, depends on what a tensor holds"
+            raise UnsupportedError(reason, op="train_step").at(source=_raised_at(error)) from error
         finally:
             refresh_recurrent_layers(objective)
     return joint.graph_module
+
+
+def _raised_at(error: BaseException) -> str:
+    """Returns "file:line" of the innermost frame that is neither torch's nor the adapter's, "" where there is none."""
+    frames = extract_tb(error.__traceback__)
+    folder = os.path.dirname(__file__)
+    own = [frame for frame in frames if not frame.filename.startswith((TORCH, folder))]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
 class StepLowering(Lowering):

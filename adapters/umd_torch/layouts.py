@@ -50,11 +50,20 @@ def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def layout_of(value: torch.Tensor, bound: Bound) -> Layout:
-    """Returns the layout of a tensor that tracing saw."""
+def shape_of(value: torch.Tensor, bound: Bound) -> tuple[int, ...]:
+    """Returns the shape of a tensor that tracing saw.
+
+    Raises:
+        UnsupportedError: it is no strided tensor of the CPU or of the device `umd`.
+    """
     if value.layout is not torch.strided or value.is_quantized:
         raise UnsupportedError(f"{value.layout} tensors are not there")
     if value.device.type not in ("cpu", "umd"):
         raise UnsupportedError(f"it works with a tensor on {value.device}")
-    shape = tuple(evaluate(e, bound) for e in value.shape)
-    return Layout(value.dtype, shape, tuple(evaluate(s, bound) for s in value.stride()))
+    return tuple([evaluate(extent, bound) for extent in value.shape])
+
+
+def layout_of(value: torch.Tensor, bound: Bound) -> Layout:
+    """Returns the layout of a tensor that tracing saw."""
+    shape = shape_of(value, bound)
+    return Layout(value.dtype, shape, tuple([evaluate(stride, bound) for stride in value.stride()]))

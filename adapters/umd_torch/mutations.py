@@ -1,14 +1,15 @@
-"""Inputs that a graph changes in place: on the device, and on the host from as few bytes as will do."""
+"""What the host can do itself of what a graph does, so that fewer bytes travel: changes in place, and joining."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from umd_core.ir import Graph
 from umd_torch.builder import Value
 from umd_torch.layouts import Layout, layout_of
 from umd_torch.symbols import Bound, evaluate
@@ -52,12 +53,28 @@ class Wanted:
     layout: Layout
 
 
+class Outputs:
+    """The outputs of a graph by what they are."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._numbers = {(o.value, o.desc): number for number, o in enumerate(graph.outputs)}
+
+    def number(self, wanted: Wanted) -> int:
+        """Returns the number of the output that gives a tensor, declared where there is none."""
+        key = (wanted.value.name, wanted.layout.desc)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._graph.outputs)
+            self._graph.output(*key)
+        return self._numbers[key]
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A change of part of a tensor, as the host repeats it: `change(tensor, *arguments)`.
+    """What a graph does, as the host repeats it: `change(*arguments)`, or `change(tensor, *arguments)` in place.
 
     Attributes:
-        change: what changes it in place.
+        change: what does it.
         arguments: a FromHost or a Wanted stands for each tensor.
         wanted: those that the device has to send.
     """
@@ -66,19 +83,62 @@ class Replay:
     arguments: tuple[Any, ...]
     wanted: tuple[Wanted, ...]
 
+    def filled(self, given: Sequence[Any], fetch: Callable[[Wanted], torch.Tensor]) -> Sequence[Any]:
+        """Returns the arguments with the caller's tensors, and those that the device sent, in their places."""
+
+        def tensor(item: Any) -> Any:
+            if isinstance(item, FromHost):
+                return given[item.position]
+            return fetch(item) if isinstance(item, Wanted) else item
+
+        filled: Sequence[Any] = map_aggregate(self.arguments, tensor)
+        return filled
+
 
 def replay_of(
     target: fx.Node, source: fx.Node, values: Mapping[fx.Node, Any], placeholders: Mapping[fx.Node, int], bound: Bound
 ) -> Replay | None:
     """Returns how the host can do to `target` what made `source` of it; None where that would send as much."""
     change = IN_PLACE.get(source.target)
-    if change is None or source.args[0] is not target or source.kwargs or any(map(_is_changed, source.args[1:])):
+    if change is None or source.args[0] is not target:
+        return None
+    return _repeated(change, source, source.args[1:], values, placeholders, bound)
+
+
+def joined_of(
+    source: fx.Node, values: Mapping[fx.Node, Any], placeholders: Mapping[fx.Node, int], bound: Bound
+) -> Replay | None:
+    """Returns how the host can join what it has to the rest of a result; None where that would send as much."""
+    if source.target is not aten.cat.default:
+        return None
+    types = {part.meta["val"].dtype for part in source.args[0]}  # type: ignore[union-attr]  # a list of tensors
+    return _repeated(_joined, source, source.args, values, placeholders, bound) if len(types) == 1 else None
+
+
+def _joined(*arguments: Any) -> torch.Tensor:
+    joined: torch.Tensor = aten.cat.default(*arguments)
+    return joined
+
+
+def _repeated(
+    change: Callable[..., Any],
+    source: fx.Node,
+    items: tuple[Any, ...],
+    values: Mapping[fx.Node, Any],
+    placeholders: Mapping[fx.Node, int],
+    bound: Bound,
+) -> Replay | None:
+    """Returns a node's work as the host repeats it with these arguments; None where that would send as much."""
+    if source.kwargs:
         return None
     wanted: list[Wanted] = []
+    changed: list[fx.Node] = []
 
     def operand(item: Any) -> Any:
         if not isinstance(item, fx.Node):
             return evaluate(item, bound)
+        if _is_changed(item):
+            changed.append(item)
         if not isinstance(values[item], Value):
             return values[item]
         if item in placeholders:
@@ -86,13 +146,13 @@ def replay_of(
         wanted.append(Wanted(values[item], layout_of(item.meta["val"], bound)))
         return wanted[-1]
 
-    arguments = map_aggregate(source.args[1:], operand)
-    whole = layout_of(target.meta["val"], bound).desc.byte_size
-    if 2 * sum(w.layout.desc.byte_size for w in wanted) > whole:
+    arguments = map_aggregate(items, operand)
+    whole = layout_of(source.meta["val"], bound).desc.byte_size
+    if changed or 2 * sum(w.layout.desc.byte_size for w in wanted) > whole:
         return None
     return Replay(change, tuple(arguments), tuple(wanted))
 
 
-def _is_changed(item: Any) -> bool:
+def _is_changed(item: fx.Node) -> bool:
     """Returns whether an operand is itself overwritten by the graph."""
-    return isinstance(item, fx.Node) and any(u.target is OVERWRITE and u.args[0] is item for u in item.users)
+    return any(user.target is OVERWRITE and user.args[0] is item for user in item.users)

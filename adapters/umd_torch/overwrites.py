@@ -10,13 +10,11 @@ import torch
 from umd_torch.graphs import Lowered
 from umd_torch.host import note_change
 from umd_torch.inputs import Given
-from umd_torch.layouts import Layout
-from umd_torch.mutations import FromHost, Replay, Wanted
+from umd_torch.mutations import Outputs, Replay, Wanted
 from umd_torch.session import Session
-from umd_torch.torch_private import map_aggregate
 
-Fetch = Callable[[int, Layout], torch.Tensor]
-"""Returns the tensor that the program's output of that number gave."""
+Fetch = Callable[[Wanted], torch.Tensor]
+"""Returns a tensor that the device has sent."""
 
 
 class Overwrites:
@@ -30,9 +28,8 @@ class Overwrites:
         sent: numbers of the outputs that exist only to bring the host's tensors up to date.
     """
 
-    def __init__(self, session: Session, lowered: Lowered) -> None:
-        graph, self._session = lowered.graph, session
-        self._numbers = {(o.value, o.desc): number for number, o in enumerate(graph.outputs)}
+    def __init__(self, session: Session, lowered: Lowered, outputs: Outputs) -> None:
+        graph, self._session, self._outputs = lowered.graph, session, outputs
         self._mutations = lowered.mutations
         numbers = {argument.position: i for i, argument in enumerate(lowered.arguments)}
         self._inputs = [numbers[m.position] for m in self._mutations]
@@ -41,19 +38,11 @@ class Overwrites:
         if not session.maps:
             for mutation in self._mutations:
                 wanted = mutation.replay.wanted if mutation.replay else (Wanted(mutation.value, mutation.layout),)
-                self.sent |= {self._output(lowered, w) for w in wanted}
+                self.sent |= {outputs.number(w) for w in wanted}
         self._aliases: dict[int, int] = {}
         for mutation, number in zip(self._mutations, self._inputs, strict=True):
             self._aliases[len(graph.outputs)] = number
             graph.output(mutation.value.name, mutation.layout.desc, alias=mutation.name)
-
-    def _output(self, lowered: Lowered, wanted: Wanted) -> int:
-        """Returns the number of the output that gives a value, declared where there is none."""
-        key = (wanted.value.name, wanted.layout.desc)
-        if key not in self._numbers:
-            self._numbers[key] = len(lowered.graph.outputs)
-            lowered.graph.output(*key)
-        return self._numbers[key]
 
     def input_of(self, output: int) -> int:
         """Returns the number of the input that an output overwrites."""
@@ -88,14 +77,7 @@ class Overwrites:
     def _repeat(
         self, target: torch.Tensor, arguments: Sequence[Any], replay: Replay | None, whole: Wanted, fetch: Fetch
     ) -> None:
-        def tensor(item: Any) -> Any:
-            if isinstance(item, FromHost):
-                return arguments[item.position]
-            if isinstance(item, Wanted):
-                return fetch(self._numbers[item.value.name, item.layout.desc], item.layout)
-            return item
-
         if replay is None:
-            target.copy_(tensor(whole))
+            target.copy_(fetch(whole))
         else:
-            replay.change(target, *map_aggregate(replay.arguments, tensor))
+            replay.change(target, *replay.filled(arguments, fetch))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from umd_torch.session import Session
 
 Key = tuple[int, int, int]
+_WATCHED = 1024
+"""Results that are remembered until they come back."""
+_MADE_BYTES = 1 << 28
+"""Bytes of results that stay on the device because they may come back."""
 UNSENT = -2
 """The version of a copy that has not been sent."""
 
@@ -28,11 +33,12 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 class Entry:
-    """A tensor's copy on the device."""
+    """A tensor's copy on the device; `made` says that a program made it, and that the host's is what was read of it."""
 
-    __slots__ = ("binding", "mark", "offset", "size", "slab", "storage", "version")
+    __slots__ = ("binding", "made", "mark", "offset", "size", "slab", "storage", "version")
 
-    def __init__(self, tensor: torch.Tensor, slab: Slab, offset: int) -> None:
+    def __init__(self, tensor: torch.Tensor, slab: Slab, offset: int, *, made: bool = False) -> None:
+        self.made = made
         self.storage = weak_storage(tensor)
         self.slab, self.offset, self.size = slab, offset, byte_count(tensor)
         self.binding = Binding(slab.buffer, offset, self.size)
@@ -53,10 +59,57 @@ class Parameters:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._entries: dict[Key, Entry] = {}
+        self._made: OrderedDict[Key, Entry] = OrderedDict()
+        self._watched: OrderedDict[Key, tuple[Any, set[int], int]] = OrderedDict()
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Returns whether the tensor has a copy, up to date or not."""
-        return self._key(tensor) in self._entries
+        """Returns whether the tensor has a copy: one that was sent, up to date or not, or a result that is as it was.
+
+        A result that was changed is forgotten: its bytes may be those of another tensor too, and are not written over.
+        """
+        key = self._key(tensor)
+        entry = self._entries.get(key)
+        if entry is not None and entry.made and self._is_stale(entry, tensor, 0):
+            self._forget(key)
+            return False
+        return entry is not None
+
+    # results that come back
+
+    def watch(self, tensor: torch.Tensor, returning: set[int], position: int) -> None:
+        """Notes a result: if it is given to a program as an input, `position` is added to `returning`."""
+        self._watched[self._key(tensor)] = (weak_storage(tensor), returning, position)
+        if len(self._watched) > _WATCHED:
+            self._watched.popitem(last=False)
+
+    def note_return(self, tensor: torch.Tensor) -> None:
+        """Notes that a tensor is sent; if it was a result, the next of its kind stays on the device."""
+        found = self._watched.pop(self._key(tensor), None) if self._watched else None
+        if found is not None and not found[0].expired():
+            found[1].add(found[2])
+
+    def keep(self, results: Iterable[tuple[torch.Tensor, Slab, int]]) -> None:
+        """Keeps what programs made: each tensor's bytes are those at an offset of a slab.
+
+        They go with the tensors' storages; of too many bytes the oldest go first.
+        """
+        for key in [key for key, entry in self._made.items() if entry.gone()]:
+            self._forget(key)
+        for tensor, slab, offset in results:
+            key = self._key(tensor)
+            entry = self._entries[key] = self._made[key] = Entry(tensor, slab, offset, made=True)
+            entry.version, entry.mark = version_of(tensor), fingerprint(tensor)
+        held = sum({id(entry.slab): entry.slab.size for entry in self._made.values()}.values())
+        while held > _MADE_BYTES and self._made:
+            held -= self._forget(next(iter(self._made)))
+
+    def _forget(self, key: Key) -> int:
+        """Forgets a result; returns the bytes that nobody else holds."""
+        del self._entries[key]
+        slab = self._made.pop(key).slab
+        return 0 if any(entry.slab is slab for entry in self._made.values()) else slab.size
+
+    # what is sent once
 
     def doubt(self, tensor: torch.Tensor) -> None:
         """Notes that the tensor's copy may not be what the host has, so that the next use sends it again."""
@@ -81,10 +134,15 @@ class Parameters:
         for tensor, counted in zip(tensors, ahead, strict=True):
             key = self._key(tensor)
             entry = self._entries.get(key)
-            if entry is None:
-                missing.append((key, tensor))
-            elif self._is_stale(entry, tensor, counted):
+            if entry is not None and not self._is_stale(entry, tensor, counted):
+                counters.returned += entry.made
+            elif entry is not None and not entry.made:
                 changed[id(entry)] = (entry, tensor)
+            else:
+                if entry is not None:
+                    self._forget(key)
+                    entry = None
+                missing.append((key, tensor))
             entries.append(entry or key)
         if missing:
             changed |= {id(entry): (entry, tensor) for entry, tensor in self._place(missing)}
@@ -147,3 +205,4 @@ class Parameters:
         """Forgets the copies of storages that are gone."""
         for key in [key for key, entry in self._entries.items() if entry.gone()]:
             del self._entries[key]
+            self._made.pop(key, None)

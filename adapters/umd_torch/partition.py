@@ -7,7 +7,7 @@ import copy
 import operator
 import warnings
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from umd_core.errors import UmdError, UnsupportedError
 from umd_core.ir import TensorDesc
+from umd_core.passes import DEFAULT
 from umd_torch.counters import counters
 from umd_torch.graphs import Lowering, lower, promises, source_line
 from umd_torch.lowering import creation, layout
@@ -188,7 +189,14 @@ class Split:
         return results[: len(results) - len(self._overwritten)]
 
 
-def split(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, error: UmdError) -> Split:
+def split(
+    session: Session,
+    module: fx.GraphModule,
+    roles: Roles,
+    bound: Bound,
+    error: UmdError,
+    passes: Collection[str] = DEFAULT,
+) -> Split:
     """Returns what runs a graph that the device cannot run whole; `error` says why."""
     module, overwritten = without_overwrites(module)
     probe = Probe(module, bound)
@@ -199,7 +207,7 @@ def split(session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, 
     while True:
         fused = _fuse(module, refused)
         try:
-            return Split(*_assemble(session, fused, roles, bound, refused), overwritten)
+            return Split(*_assemble(session, fused, roles, bound, refused, passes), overwritten)
         except UmdError as again:
             _refuse_named(module, refused, again)
 
@@ -252,7 +260,12 @@ def _fuse(module: fx.GraphModule, refused: Mapping[str, UmdError]) -> fx.GraphMo
 
 
 def _assemble(
-    session: Session, module: fx.GraphModule, roles: Roles, bound: Bound, refused: Mapping[str, UmdError]
+    session: Session,
+    module: fx.GraphModule,
+    roles: Roles,
+    bound: Bound,
+    refused: Mapping[str, UmdError],
+    passes: Collection[str],
 ) -> tuple[fx.GraphModule, list[Fallback]]:
     """Returns the fused graph with its parts translated, and what runs on the CPU."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -264,7 +277,7 @@ def _assemble(
             part = getattr(module, node.target)
             own = Roles(frozenset(i for i, n in enumerate(node.all_input_nodes) if n in static), kept(node, part))
             single = not isinstance(part.graph.output_node().args[0], (tuple, list))
-            setattr(module, node.target, Part(Executable(session, lower(part, bound), own), single))
+            setattr(module, node.target, Part(Executable(session, lower(part, bound), own, passes), single))
         elif node.op == "call_function" and node.name in refused and node.target is not operator.getitem:
             fallbacks.append(Fallback(str(node.target), node.name, source_line(node), _reason(refused[node.name])))
             warn_once(fallbacks[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict, deque
@@ -19,9 +20,11 @@ from umd_torch.counters import counters
 from umd_torch.host import Bytes, array_at, byte_count
 from umd_torch.memory import Slab, aligned
 from umd_torch.parameters import Parameters
+from umd_torch.progress import uploading
 
 _KEPT_BYTES = 1 << 28
 _WRAPPED = 4096
+_NOT_SHOWN = contextlib.nullcontext()
 
 
 class HostedDevice(Device, Protocol):
@@ -63,6 +66,7 @@ class Session:
         self.name, self.device = name, device
         self.caps = device.caps()
         self.maps = "map" in self.caps.flags
+        self._counts = hasattr(device, "bytes_up")
         self.parameters = Parameters(self)
         self.lock = threading.RLock()
         self._free: dict[int, list[Buffer]] = {}
@@ -145,12 +149,17 @@ class Session:
 
     def write(self, slab: Slab, offset: int, data: Any, *, weights: bool = False) -> None:
         """Writes bytes into a slab. `weights` says that a server may have kept them since another run has sent them."""
-        if weights and "weights" in self.caps.flags:
-            keeping = cast("KeepingDevice", self.device)
-            counters.bytes_up += keeping.write_weights([(slab.buffer, offset, data)])
-            return
-        counters.bytes_up += len(data)
-        self.device.write(slab.buffer, offset, data)
+        with uploading(self.name, self._bytes_sent, len(data)) if self._counts else _NOT_SHOWN:
+            if weights and "weights" in self.caps.flags:
+                keeping = cast("KeepingDevice", self.device)
+                counters.bytes_up += keeping.write_weights([(slab.buffer, offset, data)])
+                return
+            counters.bytes_up += len(data)
+            self.device.write(slab.buffer, offset, data)
+
+    def _bytes_sent(self) -> int:
+        """Returns the bytes that a remote device has been sent since it was opened."""
+        return int(getattr(self.device, "bytes_up", 0))
 
     def submit(self, program: Any, bindings: Sequence[Binding]) -> Ticket:
         """Returns a ticket; what has already gone wrong is raised."""

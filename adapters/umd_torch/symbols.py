@@ -10,7 +10,8 @@ import torch
 
 from umd_core.errors import UnsupportedError
 
-Bound = Mapping[sympy.Symbol, int]
+Bound = dict[sympy.Basic, Any]
+"""What the symbols are in one call, and what expressions of them are, as these come up."""
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -27,21 +28,29 @@ def evaluate(value: Any, bound: Bound) -> Any:
     """
     if not is_symbolic(value):
         return value
-    expression = sympy.sympify(sympy.sympify(value.node.expr).xreplace(bound))
-    if expression.free_symbols:
+    expression = sympy.sympify(value.node.expr)
+    found = bound.get(expression)
+    if found is None:
+        found = bound[expression] = _evaluated(value, expression, bound)
+    return found
+
+
+def _evaluated(value: Any, expression: sympy.Basic, bound: Bound) -> Any:
+    number: Any = sympy.sympify(expression.xreplace(bound))
+    if number.free_symbols:
         raise UnsupportedError(f"the size {value} depends on data")
     if isinstance(value, torch.SymBool):
-        return bool(expression)
-    return float(expression) if isinstance(value, torch.SymFloat) else int(expression)
+        return bool(number)
+    return float(number) if isinstance(value, torch.SymFloat) else int(number)
 
 
-def bind(examples: Mapping[int, Any], arguments: Any) -> dict[sympy.Symbol, int]:
+def bind(examples: Mapping[int, Any], arguments: Any) -> Bound:
     """Returns what the symbols are, from the arguments at the positions where tracing saw symbolic numbers.
 
     Raises:
         UnsupportedError: an argument is not a symbol itself but an expression of some.
     """
-    bound: dict[sympy.Symbol, int] = {}
+    bound: Bound = {}
     for position, example in examples.items():
         symbol = example.node.expr
         if not isinstance(symbol, sympy.Symbol):

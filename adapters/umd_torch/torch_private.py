@@ -24,7 +24,12 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import CompileContext, TracingContext
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.node import _get_qualified_name as qualified_name
@@ -37,6 +42,8 @@ from umd_core.errors import UnsupportedError
 VERSION = (2, 13)
 UNDECIDED = (DataDependentOutputException, GuardOnDataDependentSymNode)
 """What tracing raises where Python code decides by what a tensor holds."""
+DEPENDS_ON_DATA = (*UNDECIDED, DynamicOutputShapeException)
+"""What tracing raises where a decision, or a shape, depends on what a tensor holds."""
 
 
 def check_version() -> None:
@@ -306,6 +313,7 @@ _FLOAT, _INT = torch.empty((), dtype=torch.float32), torch.empty((), dtype=torch
 
 __all__ = [
     "AUTOCAST_NAME",
+    "DEPENDS_ON_DATA",
     "DEVICE_TYPE",
     "DISPATCH_NAME",
     "DRAFTING",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.optim import Optimizer
 
 import umd_core as umd
-from umd_core.errors import InputCountError
+from umd_core.errors import DTypeError, InputCountError, UnsupportedError
+from umd_core.passes import DEFAULT, optimise
 from umd_torch.builder import SEED
-from umd_torch.compiled import SIZES
 from umd_torch.handles import from_bytes
 from umd_torch.host import Bytes, copy_from, drawn_seed
 from umd_torch.inputs import in_layout
@@ -22,7 +22,10 @@ from umd_torch.layouts import Layout
 from umd_torch.memory import Region, aligned, regions
 from umd_torch.resident import Resident
 from umd_torch.session import Session, session_for
-from umd_torch.settings import settings
+from umd_torch.settings import check_passes, settings
+
+PROGRAMS = 64
+"""Programs that one training run keeps: for kinds of batches, modes and settings."""
 
 
 class Program:
@@ -40,12 +43,16 @@ class Program:
         objective: Objective,
         batch: Sequence[torch.Tensor],
         clip_norm: float | None,
+        passes: Collection[str],
     ) -> None:
         lowering = StepLowering(trace(objective, batch), resident.names, resident.updates(), clip_norm)
         lowering.run()
+        if not lowering.step.updated:
+            raise UnsupportedError("no parameter of the optimizer has a gradient", op="train_step")
         self._session, self._resident, self._step = session, resident, lowering.step
         graph, self.updated = lowering.step.graph, lowering.step.updated
-        self.command_buffer = umd.translate(graph, caps=session.caps)
+        cleaned = optimise(graph, passes, descs=lowering.builder.descs).graph if passes else graph
+        self.command_buffer = umd.translate(cleaned, caps=session.caps)
         self._loaded = session.load(self.command_buffer)
         sizes = {name: desc.byte_size for name, desc in graph.inputs.items() if name not in resident.regions}
         self._places, self._size = regions(sizes)
@@ -94,11 +101,13 @@ class TrainStep:
         *,
         clip_norm: float | None = None,
         device: str | None = None,
+        passes: Collection[str] = DEFAULT,
     ) -> None:
+        check_passes(passes)
         self._session = session_for(settings({} if device is None else {"device": device}).device)
         self._objective = Objective(model, loss_fn)
         self._resident = Resident(self._session, self._objective, optimizer)
-        self._clip_norm = clip_norm
+        self._clip_norm, self._passes = clip_norm, passes
         self._programs: OrderedDict[Any, Program] = OrderedDict()
 
     def __call__(self, *batch: torch.Tensor) -> torch.Tensor:
@@ -109,9 +118,14 @@ class TrainStep:
         Raises:
             UnsupportedError: a node of the graph cannot run on the device, or the host's copy of the model was changed
                 while the device's was ahead.
+            DTypeError: a part of the batch is no tensor.
         """
         if len(batch) < 2:
             raise InputCountError("train_step", len(batch), 2, 1 << 10)
+        for position, part in enumerate(cast("tuple[object, ...]", batch)):
+            if not isinstance(part, torch.Tensor):
+                name = type(part).__name__
+                raise DTypeError("train_step", f"is a {name}, no tensor", input=str(position), got=name)
         self._session.check_process()
         with self._session.lock:
             self._resident.check()
@@ -125,9 +139,9 @@ class TrainStep:
         key = (*((t.dtype, t.shape, t.stride()) for t in batch), *self._mode(), *self._resident.key())
         found = self._programs.get(key)
         if found is None:
-            found = Program(self._session, self._resident, self._objective, batch, self._clip_norm)
+            found = Program(self._session, self._resident, self._objective, batch, self._clip_norm, self._passes)
             self._programs[key] = found
-            if len(self._programs) > SIZES:
+            if len(self._programs) > PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(key)
         return found
@@ -156,6 +170,7 @@ def train_step(
     *,
     clip_norm: float | None = None,
     device: str | None = None,
+    passes: Collection[str] = DEFAULT,
 ) -> TrainStep:
     """Returns a callable that runs one training step on a device: `loss = step(x, y)`.
 
@@ -165,8 +180,10 @@ def train_step(
         optimizer: one of torch.optim's that take no closure, over parameters of the model.
         clip_norm: what the norm of all gradients together is at most, as `torch.nn.utils.clip_grad_norm_` has it.
         device: "sim:0", "grpc://host:port/sim:0"; UMD_DEVICE or the available device of highest priority without it.
+        passes: names of the clean-ups (`umd_core.passes`) that the step goes through before it is translated.
 
     Raises:
         UnsupportedError: an optimizer or an option of it that is not there.
+        AttributeValueError: there is no pass of a name.
     """
-    return TrainStep(model, loss_fn, optimizer, clip_norm=clip_norm, device=device)
+    return TrainStep(model, loss_fn, optimizer, clip_norm=clip_norm, device=device, passes=passes)

@@ -43,11 +43,11 @@ def built(name: str) -> Any:
     return getattr(transformers, model)(made).eval()
 
 
-def generate(model: Any, cache: str) -> torch.Tensor:
+def generate(model: Any, cache: str, tokens: int = TOKENS) -> torch.Tensor:
     ids = torch.arange(3, 3 + PROMPT)[None]
     keywords = {"cache_implementation": "static"} if cache == "static" else {}
     found: torch.Tensor = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False, use_cache=True,
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, use_cache=True,
         pad_token_id=0, disable_compile=True, **keywords,
     )  # fmt: skip
     return found
@@ -108,6 +108,48 @@ def test_a_static_cache_stays_on_the_device(name: str, plain: str) -> None:
     assert counters.stale == 0
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_dynamic_cache_stays_on_the_device(name: str, plain: str) -> None:
+    """It grows with every token, and still only the token's own keys and values travel."""
+    tokens = 16
+    model, traced = compiled(name, plain)
+    assert torch.equal(generate(model, "dynamic", tokens), wanted(name, "dynamic")[:, : PROMPT + tokens])
+    assert torch_counters["stats"]["unique_graphs"] <= 3  # the prompt, the first token, every length after it
+    assert counters.recompiles == torch_counters["stats"]["unique_graphs"] - 1
+    assert {trips for trips, _, _ in traced.calls} == {1}
+    logits = 4 * VOCABULARY
+    for _, up, down in traced.calls[2:]:
+        assert up <= 256
+        assert down - logits <= 1024
+    assert counters.returned == 4 * (tokens - 2)  # keys and values of two layers
+    assert counters.stale == 0
+    programs = counters.programs
+    generate(model, "dynamic", tokens)
+    # lengths that were there before are not translated again, but for the first token's, which had a graph of its own
+    assert counters.programs <= programs + 1
+
+
+def test_a_dynamic_cache_that_the_host_changed_is_sent_again(plain: str) -> None:
+    from transformers import DynamicCache
+
+    found: list[list[torch.Tensor]] = []
+    for model in (compiled("llama", plain)[0], copy.deepcopy(built("llama"))):
+        cache = DynamicCache(config=model.config)
+        ids = torch.arange(3, 3 + PROMPT)[None]
+        logits: list[torch.Tensor] = []
+        with torch.no_grad():
+            for step in range(8):
+                counters.reset()
+                logits.append(model(ids, past_key_values=cache, use_cache=True).logits[:, -1])
+                ids = logits[-1][:, None].argmax(-1)
+                if step == 4:
+                    layers: Any = cache.layers
+                    layers[0].keys[..., 0] *= 2
+                    layers[1].values.numpy()[...] += 1
+        found.append(logits)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def remote() -> Iterator[str]:
     """The name of a device of a server in another process."""
@@ -120,10 +162,12 @@ def remote() -> Iterator[str]:
         process.terminate()
 
 
-def test_through_a_server(remote: str) -> None:
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+def test_through_a_server(cache: str, remote: str) -> None:
     model, traced = compiled("llama", remote)
-    assert torch.equal(generate(model, "static"), wanted("llama", "static"))
+    assert torch.equal(generate(model, cache), wanted("llama", cache))
     assert {trips for trips, _, _ in traced.calls} == {1}
+    assert sum(up for _, up, _ in traced.calls[3:]) < 256 * TOKENS
     assert sum(down for _, _, down in traced.calls[3:]) < 1500 * TOKENS
 
 

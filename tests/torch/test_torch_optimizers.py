@@ -188,6 +188,49 @@ def test_learning_rates_are_as_precise_as_torch_s() -> None:
     assert model.weight.item() == -0.1
 
 
+class Vector(nn.Module):
+    """A parameter whose gradient is the target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.randn(2000))
+
+    def forward(self, _: torch.Tensor) -> torch.Tensor:
+        return self.values
+
+
+@pytest.mark.parametrize("rate", [1e-8, 3e-4, 1 / 3])
+@pytest.mark.parametrize("taken", [0, 1, 999, (1 << 24) + 2])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_rates_and_counts_in_float32_cost_one_rounding_at_most(name: str, taken: int, rate: float) -> None:
+    """Torch keeps lr and step in float64 up to its last factor; here they are rounded first. Both beside float64."""
+    torch.manual_seed(5)
+    model, gradient = Vector(), torch.randn(2000)
+    settings: dict[str, Any] = {"momentum": 0.9} if name == "SGD" else {"weight_decay": 0.1}
+    kinds = ("momentum_buffer",) if name == "SGD" else ("exp_avg", "exp_avg_sq")
+    state = {kind: torch.rand(2000) for kind in kinds} if taken else {}
+    counted = {} if name == "SGD" or not taken else {"step": torch.tensor(float(taken), dtype=torch.float64)}
+    single, double = copy.deepcopy(model), copy.deepcopy(model).double()
+    kept: list[tuple[Vector, Any]] = []
+    for owner in (model, single, double):
+        optimizer = getattr(optim, name)(owner.parameters(), lr=rate, **settings)
+        (values,) = owner.parameters()
+        if taken:
+            optimizer.state[values] = {n: t.to(values.dtype).clone() for n, t in state.items()} | copy.deepcopy(counted)
+        kept.append((owner, optimizer))
+    before = double.values.detach().clone()
+    for one, optimizer in kept[1:]:
+        (one.values * gradient.to(one.values.dtype)).sum().backward()
+        optimizer.step()
+    step = train_step(model, lambda y, target: (y * target).sum(), kept[0][1], device="sim:0")
+    step(gradient, gradient)
+    step.sync()
+    exact = double.values.detach()
+    mine, theirs = ((owner.values.detach().double() - exact).abs() for owner in (model, single))
+    one_rounding = 2**-24 * ((exact - before).abs() + exact.abs())
+    assert (mine <= theirs.max() + one_rounding).all()
+
+
 class Decides(optim.RMSprop):
     """An optimizer whose next step depends on what a tensor holds."""
 

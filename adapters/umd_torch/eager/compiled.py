@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import fx
 
 from umd_core.errors import UmdError
 from umd_core.ir import Graph
+from umd_core.passes import DEFAULT, optimise
 from umd_torch.builder import Value
 from umd_torch.eager.builders import EagerBuilder, Finish, own_layout
 from umd_torch.eager.devices import NAME, EagerDevice, device_of
@@ -32,7 +34,7 @@ def home_of_graph(module: fx.GraphModule) -> EagerDevice | None:
     return None
 
 
-def runner(module: fx.GraphModule, bound: Bound, strict: bool) -> Runner | None:
+def runner(module: fx.GraphModule, bound: Bound, strict: bool, passes: Collection[str] = DEFAULT) -> Runner | None:
     """Returns what runs a graph for one set of sizes; None where it has no tensor of the device.
 
     What cannot be one program runs op by op.
@@ -44,7 +46,7 @@ def runner(module: fx.GraphModule, bound: Bound, strict: bool) -> Runner | None:
     if home is None:
         return None
     try:
-        return GraphOnDevice(home, module, bound)
+        return GraphOnDevice(home, module, bound, passes)
     except UmdError:
         if strict:
             raise
@@ -54,7 +56,7 @@ def runner(module: fx.GraphModule, bound: Bound, strict: bool) -> Runner | None:
 class GraphOnDevice:
     """A graph as one program. Its results stay on the device; those that torch wants on the CPU are read."""
 
-    def __init__(self, home: EagerDevice, module: fx.GraphModule, bound: Bound) -> None:
+    def __init__(self, home: EagerDevice, module: fx.GraphModule, bound: Bound, passes: Collection[str]) -> None:
         self._home = home
         self._positions: list[int] = []
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -67,7 +69,10 @@ class GraphOnDevice:
         self._on_host: list[int] = []
         for position, item in enumerate(lowering.returned):
             self._result(finish, lowering, position, item, bound)
-        self._plan = Plan(home, finish.draft(single=False))
+        draft = finish.draft(single=False)
+        if passes:
+            draft = dataclasses.replace(draft, graph=optimise(draft.graph, passes, descs=builder.descs).graph)
+        self._plan = Plan(home, draft)
 
     def _slot(self, position: int, value: Any, bound: Bound) -> Slot | None:
         if not isinstance(value, torch.Tensor):
