@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from umd_core.decompositions import chain, convolution, pooling, random, rows, scans, sorting, updates
+from umd_core.decompositions import attention, chain, convolution, pooling, random, rows, scans, sorting, updates
 from umd_core.recorder import Recorder
 from umd_core.views import View
 
 Decomposition = Callable[[Recorder, Mapping[str, Any], Mapping[str, View], Mapping[str, Any]], None]
 
 DECOMPOSITIONS: dict[str, Decomposition] = {
+    "attention_kernel": attention.attention,
+    "attention_grad_kernel": attention.attention_grad,
     "elementwise_chain_kernel": chain.chain,
     "conv_kernel": convolution.conv,
     "conv_input_grad_kernel": convolution.input_grad,

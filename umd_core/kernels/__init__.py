@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umd_core.kernels import along, chain, expressions, families, random
+from umd_core.kernels import along, attention, chain, expressions, families, random
 from umd_core.kernels.expressions import PRIMITIVES
 from umd_core.kernels.geometry import Geometry
 from umd_core.kernels.row import (
@@ -17,7 +17,15 @@ from umd_core.kernels.row import (
 )
 
 KERNELS: dict[tuple[str, int], KernelRow] = {
-    (row.name, row.abi): row for row in (*expressions.ROWS, *families.ROWS, *along.ROWS, *random.ROWS, chain.ROW)
+    (row.name, row.abi): row
+    for row in (
+        *expressions.ROWS,
+        *families.ROWS,
+        *along.ROWS,
+        *attention.ROWS,
+        *random.ROWS,
+        chain.ROW,
+    )
 }
 """Every row by (name, abi)."""
 

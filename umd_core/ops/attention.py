@@ -8,14 +8,20 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from umd_core.attention import Scoring, attend
 from umd_core.attributes import Attribute
 from umd_core.dtypes import ALL, FLOATS, DType, bool_, int64
+from umd_core.kernels.attention import UNBOUNDED
 from umd_core.recorder import Recorder
-from umd_core.shaping import split_axis
+from umd_core.shaping import accumulator, split_axis
 from umd_core.template import Call, Input, OpTemplate, Result, Shape, broadcast
-from umd_core.views import View
+from umd_core.views import ABSENT, View
 
 _Q, _K, _V, _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(7)
+
+
+_Operands = tuple[View, View, View, View]
+"""q, k, v and y as (batch, heads, sequence, head size)."""
 
 
 class _Sizes(NamedTuple):
@@ -122,30 +128,72 @@ def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> tuple[View
     q, k, v = (_by_head(x, h) for x, h in zip(views[:3], (sizes.heads, sizes.kv_heads, sizes.kv_heads), strict=True))
     past = [views[i] if call.has(i) else None for i in (_PAST_KEY, _PAST_VALUE)]
     k, v = _present(recorder, call, 1, past[0], k), _present(recorder, call, 2, past[1], v)
+    values = v if v.dtype is dtype else recorder.copy(v, recorder.new(dtype, v.shape))
+    y, shown = recorder.out(call), None
+    operands = (q, k, values, _by_head(y, sizes.heads))
+    if _is_fused(call, dtype):
+        _attend(recorder, call, views, sizes, operands)
+    else:
+        shown = _written_out(recorder, call, views, sizes, operands)
+    return tuple(view if call.wants(i) else None for i, view in enumerate((y, k, v, shown)))
+
+
+def _is_fused(call: Call, dtype: DType) -> bool:
+    """Returns whether one kernel computes it all: nobody sees the scores, and they are what it computes."""
+    precision = call.attr("softmax_precision")
+    return not call.wants(3) and call.attr("softcap") <= 0 and precision in (None, dtype, accumulator(dtype))
+
+
+def _attend(recorder: Recorder, call: Call, views: tuple[View, ...], sizes: _Sizes, operands: _Operands) -> None:
+    """Records the fused kernel over q, k, v and y by head."""
+    by_length = call.has(_LENGTHS)  # then where a query stands is a number that the device knows
+    bias = _bias(recorder, call, views, sizes, _windows(recorder, call, views, sizes) if by_length else [])
+    left, right, past = call.attr("left_window_size"), call.attr("right_window_size"), sizes.past
+    bounds = [past] * bool(call.attr("is_causal")) + [past + right] * (right >= 0)
+    scoring = Scoring(
+        _scale(call, sizes.head),
+        past - left if left >= 0 and not by_length else -UNBOUNDED,
+        min(bounds) if bounds and not by_length else UNBOUNDED,
+        guarded=1,
+    )
+    q, k, v, y = operands
+    q, y = (split_axis(x, 1, sizes.kv_heads) for x in (q, y))
+    if bias is not None:
+        bias = split_axis(bias.expand((sizes.batch, sizes.heads, sizes.queries, sizes.keys)), 1, sizes.kv_heads)
+    lse = recorder.new(accumulator(q.dtype), y.shape[:-1])
+    attend(recorder, scoring, q, k.unsqueeze(2), v.unsqueeze(2), ABSENT if bias is None else bias, y, lse)
+
+
+def _written_out(recorder: Recorder, call: Call, views: tuple[View, ...], sizes: _Sizes, operands: _Operands) -> View:
+    """Records it step by step over q, k, v and y by head; returns the scores that are to be seen."""
+    q, k, v, y = operands
     scores = _scores(recorder, call, q, k)
     shown: list[View] = [scores]
     if call.attr("softcap") > 0:
         scores = _capped(recorder, scores, call.attr("softcap"))
     shown.append(scores)
-    bias, dead = _bias(recorder, call, views, sizes)
+    bias = _bias(recorder, call, views, sizes, _windows(recorder, call, views, sizes))
     if bias is not None:
         scores = recorder.expression("add", (scores, bias), recorder.like(scores))
     shown.append(scores)
-    chances = _softmax(recorder, scores, call.attr("softmax_precision") or dtype)
+    chances = _softmax(recorder, scores, call.attr("softmax_precision") or q.dtype)
+    dead = None if bias is None else _dead(recorder, call, bias, sizes)
     if dead is not None:
-        recorder.expression("select", (dead, recorder.scalar(0, dtype), chances), chances)
+        recorder.expression("select", (dead, recorder.scalar(0, q.dtype), chances), chances)
     shown.append(chances)
-    y = recorder.out(call)
-    values = v if v.dtype is dtype else recorder.copy(v, recorder.new(dtype, v.shape))
-    _product(recorder, chances, values, sizes.kv_heads, _by_head(y, sizes.heads))
-    results = (y, k, v, shown[call.attr("qk_matmul_output_mode")])
-    return tuple(view if call.wants(i) else None for i, view in enumerate(results))
+    _product(recorder, chances, v, sizes.kv_heads, y)
+    mode: int = call.attr("qk_matmul_output_mode")
+    return shown[mode]
+
+
+def _scale(call: Call, head: int) -> float:
+    scale: float | None = call.attr("scale")
+    return 1 / math.sqrt(head) if scale is None else scale
 
 
 def _scores(recorder: Recorder, call: Call, q: View, k: View) -> View:
     """Returns q · kᵀ, both times the root of the scale, so that 16-bit floats do not overflow."""
-    scale = call.attr("scale")
-    root = recorder.scalar(math.sqrt(1 / math.sqrt(q.shape[3]) if scale is None else scale), q.dtype)
+    root = recorder.scalar(math.sqrt(_scale(call, q.shape[3])), q.dtype)
     q, k = (recorder.expression("mul", (x, root), recorder.like(x)) for x in (q, k))
     out = recorder.new(q.dtype, (*q.shape[:3], k.shape[2]))
     return _product(recorder, q, k.permute((0, 1, 3, 2)), k.shape[1], out)
@@ -169,31 +217,32 @@ def _softmax(recorder: Recorder, scores: View, dtype: DType) -> View:
 # masks
 
 
-def _bias(recorder: Recorder, call: Call, views: tuple[View, ...], sizes: _Sizes) -> tuple[View | None, View | None]:
-    """Returns what is added to the scores and which rows (…, queries, 1) it leaves no key to; None where nothing is."""
-    dtype = views[_Q].dtype
-    bias, allowed = None, _windows(recorder, call, views, sizes)
+def _bias(recorder: Recorder, call: Call, views: tuple[View, ...], sizes: _Sizes, allowed: list[View]) -> View | None:
+    """Returns what is added to the scores for the mask and for truths that say which are allowed; None for nothing."""
+    dtype, bias = views[_Q].dtype, None
     if call.has(_MASK):
         mask = _padded(recorder, views[_MASK], sizes.keys)
         if mask.dtype is bool_:
-            allowed.append(mask)
+            allowed = [*allowed, mask]
         else:
             bias = mask if mask.dtype is dtype else recorder.copy(mask, recorder.new(dtype, mask.shape))
-    if not allowed and bias is None:
-        return None, None
     least = recorder.scalar(-math.inf, dtype)
     for mask in allowed:
         value = recorder.scalar(0, dtype) if bias is None else bias
         shape = broadcast(mask.shape, value.shape) or ()
         bias = recorder.expression("select", (mask, value, least), recorder.new(dtype, shape))
-    if bias is None or not (call.has(_MASK) or call.has(_LENGTHS) or _leaves_none(call, sizes)):
-        return bias, None
-    if not sizes.keys:
-        return bias, None
+    return bias
+
+
+def _dead(recorder: Recorder, call: Call, bias: View, sizes: _Sizes) -> View | None:
+    """Returns which rows (…, queries, 1) the bias leaves no key to; None where that cannot be."""
+    if not sizes.keys or not (call.has(_MASK) or call.has(_LENGTHS) or _leaves_none(call, sizes)):
+        return None
     whole = bias if bias.shape[-1:] == (sizes.keys,) else bias.expand((*bias.shape[:-1], sizes.keys))
-    best = recorder.reduce("max", whole, (whole.rank - 1,), recorder.new(dtype, whole.shape[:-1]))
+    best = recorder.reduce("max", whole, (whole.rank - 1,), recorder.new(bias.dtype, whole.shape[:-1]))
+    least = recorder.scalar(-math.inf, bias.dtype)
     dead = recorder.expression("eq", (best, least), recorder.new(bool_, best.shape))
-    return bias, dead.unsqueeze(dead.rank)
+    return dead.unsqueeze(dead.rank)
 
 
 def _padded(recorder: Recorder, mask: View, keys: int) -> View:

@@ -5,11 +5,12 @@ Rounding changes where a pass says so, and nowhere else: results may then differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from umd_core.errors import AttributeValueError
-from umd_core.ir import Graph
+from umd_core.ir import Graph, TensorDesc
+from umd_core.passes.attention import find_attention
 from umd_core.passes.cancel import cancel
 from umd_core.passes.constants import drop_dead, fold_constants, merge_equal
 from umd_core.passes.convolution import fold_into_convolution
@@ -36,6 +37,7 @@ PASSES: dict[str, Pass] = {
     "common_subexpressions": merge_equal,
     "cancel": cancel,
     "convolution": fold_into_convolution,
+    "attention": find_attention,
     "layer_norm": find_layer_norm,
     "gelu": find_gelu,
     "elementwise_chain": _fuse_elementwise,
@@ -52,13 +54,20 @@ class Optimised(NamedTuple):
     report: dict[str, int]
 
 
-def optimise(graph: Graph, passes: Collection[str] = DEFAULT, *, evaluate: Evaluate | None = None) -> Optimised:
+def optimise(
+    graph: Graph,
+    passes: Collection[str] = DEFAULT,
+    *,
+    evaluate: Evaluate | None = None,
+    descs: Mapping[str, TensorDesc] | None = None,
+) -> Optimised:
     """Returns a graph that computes the same with less; the given one stays as it is.
 
     Args:
         graph: what to clean up.
         passes: names of those that run; `DEFAULT - {"convolution"}` leaves one out.
         evaluate: computes an op on arrays, for constant folding; without it only shapes are folded.
+        descs: what values of the graph are, as far as that is known; the rest is inferred where a pass asks.
 
     Raises:
         AttributeValueError: there is no pass of that name.
@@ -68,7 +77,7 @@ def optimise(graph: Graph, passes: Collection[str] = DEFAULT, *, evaluate: Evalu
     if unknown:
         detail, wanted = f"there is no pass {unknown[0]!r}", f"some of {', '.join(PASSES)}"
         raise AttributeValueError("optimise", "passes", detail, value=unknown[0], wanted=wanted)
-    editor = Editor(graph, evaluate)
+    editor = Editor(graph, evaluate, descs)
     report = {name: run(editor) for name, run in PASSES.items() if name in passes}
     return Optimised(editor.graph, report)
 

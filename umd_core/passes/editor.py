@@ -24,11 +24,14 @@ class Editor:
         evaluate: computes an op on the host; None: nothing is computed.
     """
 
-    def __init__(self, graph: Graph, evaluate: Evaluate | None = None) -> None:
+    def __init__(
+        self, graph: Graph, evaluate: Evaluate | None = None, descs: Mapping[str, TensorDesc] | None = None
+    ) -> None:
         self.graph: Graph = duplicate(graph)
         self.evaluate = evaluate
         self._taken = {*graph.inputs, *graph.constants, *(name for node in graph.nodes for name in node.outputs)}
         self._renamed: dict[str, str] = {}
+        self._descs = dict(descs or {})  # of nodes that are gone too: no change makes a name stand for another thing
         self._look()
 
     def refresh(self) -> None:
@@ -56,7 +59,8 @@ class Editor:
             for name in dict.fromkeys(node.inputs):
                 self._readers.setdefault(name, []).append(node)
         self._results = {output.value for output in graph.outputs}
-        self._descs, self._undescribed = known(graph), iter(list(graph.nodes))
+        self._descs.update(known(graph))
+        self._undescribed = iter(list(graph.nodes))
 
     def _final(self, name: str) -> str:
         while name in self._renamed:
@@ -80,7 +84,8 @@ class Editor:
             node = next(self._undescribed, None)
             if node is None:
                 raise UndefinedValueError(self.graph.name, name)
-            define(self.graph, self._descs, node)
+            if any(output and output not in self._descs for output in node.outputs):
+                define(self.graph, self._descs, node)
         return self._descs[name]
 
     def constant(self, name: str) -> Array | None:
@@ -98,6 +103,10 @@ class Editor:
         """Returns whether no one but these nodes reads a value, and it is no output."""
         own = {id(node) for node in readers}
         return name not in self._results and all(id(node) in own for node in self._readers.get(name, ()))
+
+    def readers(self, name: str) -> tuple[Node, ...]:
+        """Returns the nodes that read a value."""
+        return tuple(self._readers.get(name, ()))
 
     def only_reader(self, name: str) -> Node | None:
         """Returns the node that alone reads a value, once; None when there are others, or it is an output."""
@@ -122,6 +131,15 @@ class Editor:
         made = Node(op, tuple(inputs), node.outputs[:1], dict(attributes or {}), node.name, node.source)
         self.graph.nodes[self._position(node)] = made
 
+    def add(
+        self, before: Node, op: str, inputs: Sequence[str], attributes: Attributes | None = None, count: int = 1
+    ) -> tuple[str, ...]:
+        """Adds a node before another, as part of what that one stands for; returns the names of its outputs."""
+        outputs = tuple(self._fresh(op) for _ in range(count))
+        made = Node(op, tuple(inputs), outputs, dict(attributes or {}), before.name, before.source)
+        self.graph.nodes.insert(self._position(before), made)
+        return outputs
+
     def drop(self, nodes: Iterable[Node]) -> None:
         """Takes nodes out whose values are constants now."""
         gone = {id(node) for node in nodes}
@@ -129,12 +147,15 @@ class Editor:
 
     def add_constant(self, value: Array) -> str:
         """Adds a constant and returns its name."""
+        return self.graph.constant(np.asarray(value), self._fresh("constant"))
+
+    def _fresh(self, stem: str) -> str:
         number = len(self._taken)
-        while f"constant_{number}" in self._taken:
+        while f"{stem}_{number}" in self._taken:
             number += 1
-        name = f"constant_{number}"
+        name = f"{stem}_{number}"
         self._taken.add(name)
-        return self.graph.constant(np.asarray(value), name)
+        return name
 
     def _position(self, node: Node) -> int:
         return next(at for at, found in enumerate(self.graph.nodes) if found is node)

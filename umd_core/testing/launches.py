@@ -12,6 +12,7 @@ import numpy as np
 from umd_core.dtypes import DType
 from umd_core.ir import Array
 from umd_core.kernels import KernelRecord, KernelRow, Operand
+from umd_core.kernels.attention import UNBOUNDED
 from umd_core.testing.chains import random_program
 from umd_core.testing.reference import Case
 from umd_core.testing.values import Random, index_values, values
@@ -19,6 +20,7 @@ from umd_core.testing.values import Random, index_values, values
 MOST = 2048
 SHAPES = ("ordinary", "ones", "empty", "odd", "long")
 LAYOUTS = ("contiguous", "permuted", "negative", "gaps", "overlapping")
+ATTENTION = ("attention_kernel", "attention_grad_kernel")
 STYLES: dict[tuple[str, str], str] = {
     ("elementwise_pow_kernel", "a"): "positive",
     ("elementwise_pow_kernel", "b"): "exponent",
@@ -34,6 +36,9 @@ STYLES: dict[tuple[str, str], str] = {
     ("sgd_momentum_kernel", "step"): "step",
     ("sgd_kernel", "lr"): "rate",
     ("log_softmax_grad_kernel", "y"): "unit",
+    **{(name, operand): "unit" for name in ATTENTION for operand in ("q", "k")},
+    **{(name, "bias"): "mask" for name in ATTENTION},
+    ("attention_grad_kernel", "lse"): "positive",
 }
 """Operands of floats that are meant for some numbers only."""
 FIELDS: dict[str, Sequence[Any]] = {
@@ -43,6 +48,10 @@ FIELDS: dict[str, Sequence[Any]] = {
     "dampening": (0.0, 0.25),
     "beta1": (0.9, 0.5),
     "beta2": (0.999, 0.75),
+    "guarded": (0, 1, 2),
+    "scale": (0.125, 0.5),
+    "low": (-UNBOUNDED, -2, 0),
+    "high": (UNBOUNDED, 1, 0),
 }
 _FLAGS = (0, 1)
 SPECIAL_FAMILIES = {"expression", "chain", "reduce", "arg_reduce", "gather", "scatter", "gemm", "scan", "sort"}

@@ -59,6 +59,7 @@ STYLES: dict[str, Callable[[Random, int], Any]] = {
     "near_one": _near_one,
     "wide": _wide,
     "positive": lambda random, count: random.uniform(0.1, 3, count),
+    "mask": lambda random, count: np.where(random.random(count) < 0.25, -np.inf, random.normal(0, 2, count)),
     "unit": lambda random, count: random.uniform(-1, 1, count),
     "chance": lambda random, count: random.uniform(-0.1, 1.1, count),
     "exponent": lambda random, count: random.choice(np.array([-2, -1, 0, 0.5, 1, 2, 3]), count),

@@ -65,6 +65,9 @@ def rows_of(record: KernelRecord, flat: Flat) -> tuple[int, int] | None:
     names = _ROWS.get(record.row.name) or _ROWS.get(record.row.family)
     if names is None:
         return None
+    if record.row.name == "attention_grad_kernel":
+        batch, queries, keys = (product_of(flat, record.extent_at[name]) for name in ("outer", "queries", "keys"))
+        return batch * (queries + keys), max(queries, keys)  # queries are rows, and keys too
     outer, inner = (tuple(i for name in group for i in record.extent_at[name]) for group in names)
     return product_of(flat, outer), product_of(flat, inner)
 
@@ -75,13 +78,14 @@ _ROWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rows": (("outer",), ("inner",)),
     "scan": (("outer",), ("length",)),
     "sort": (("outer",), ("length",)),
+    "attention": (("outer", "queries"), ("keys",)),
     "conv_weight_grad_kernel": (("groups", "out_channels", "in_channels", "kernel"), ("batch", "output")),
 }
 """By kernel or family: the extents that number the rows, and those that a row runs over."""
 
 SORTED_ALONE = 64
-_LIMITS = {"sort": (SORTED_ALONE, SORTED_ALONE)}
-_SERIAL_LIMITS = {"scan": (sys.maxsize, sys.maxsize), "sort": (sys.maxsize, sys.maxsize)}
+_LIMITS = {"sort": (SORTED_ALONE, SORTED_ALONE), "attention": (0, MIDDLING)}
+_SERIAL_LIMITS = dict.fromkeys(("scan", "sort", "attention"), (sys.maxsize, sys.maxsize))
 """By family, what takes the place of SHORT and MIDDLING: no warp sorts, an invocation alone needs no second pass."""
 
 

@@ -233,6 +233,13 @@ def _rows(record: KernelRecord) -> str:
     return text + _define(IS_LOG=int("log" in record.row.name), KEEPS=int(dtype not in HALVES))
 
 
+def _attention(record: KernelRecord) -> str:
+    dtype, log_sum = record.types
+    number = TYPES[dtype].value
+    fused = _define(**{"FMA(a, b, c)": f"{'fmaf' if number == 'float' else 'fma'}(a, b, c)"})
+    return _number(dtype, number) + _float_functions(number) + fused + f"typedef {TYPES[log_sum].storage} S;\n"
+
+
 def _scan(record: KernelRecord) -> str:
     kinds = f"typedef {along.carry(record)} Carry;\n"
     return _reduce(record) + kinds
@@ -297,6 +304,8 @@ _FILES = {
     "scatter": "scatter.cu",
     "iota": "iota.cu",
     "random": "random.cu",
+    "attention_kernel": "attention.cu",
+    "attention_grad_kernel": "attention_grad.cu",
     "gemm": "gemm.cu",
     "conv_kernel": "conv.cu",
     "conv_input_grad_kernel": "conv_input_grad.cu",
@@ -338,5 +347,6 @@ _DEFINITIONS: dict[str, Callable[[KernelRecord], str]] = {
     "conv": _floats,
     "pool": _floats,
     "rows": _rows,
+    "attention": _attention,
     "update": _floats,
 }

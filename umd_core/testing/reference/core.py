@@ -10,7 +10,7 @@ import numpy as np
 
 from umd_core.ir import Array
 from umd_core.kernels import KernelRecord
-from umd_core.testing.reference import along, expressions, families, random, windows
+from umd_core.testing.reference import along, attention, expressions, families, random, windows
 from umd_core.testing.reference.wide import widen
 
 
@@ -54,6 +54,7 @@ _FAMILIES: dict[str, Callable[..., Mapping[str, tuple[Any, Any]]]] = {
     "random": random.random,
     "rows": families.rows,
     "update": families.update,
+    "attention": attention.attention,
     "scan": along.scan,
     "sort": along.sort,
     "conv": windows.conv,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from umd_core.kernels import KernelRecord, KernelRow
 from umd_sim.lowerings import (
+    attention,
     chain,
     conversion,
     convolution,
@@ -39,6 +40,7 @@ LOWERINGS: dict[str, Lowering] = {
     "conv_weight_grad_kernel": convolution.lower_weight_grad,
     "pool": pooling.lower,
     "random": random.lower,
+    "attention": attention.lower,
     "rows": rows.lower,
     "scan": scan.lower,
     "sort": sorting.lower,
