@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE_READY := clients/node/node_modules/.package-lock.json
+TYPED := umd_core umd_cuda umd_model
 PACKAGES := umd_core umd_cuda umd_sim umd_grpc umd_model umd_onnx umd_torch umd_cli
 
 # The generated modules land under umd_grpc/_pb of the folder given, with imports that are right there.
@@ -62,7 +63,7 @@ models: $(READY)  ## Run the pretrained ONNX models of models.txt beside onnxrun
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/onnx_packages.py
 
 .PHONY: lint
-lint: lint-ruff lint-mypy lint-pyright lint-imports lint-protos  ## Run every static check.
+lint: lint-ruff lint-mypy lint-pyright lint-types lint-imports lint-protos  ## Run every static check.
 
 .PHONY: lint-ruff
 lint-ruff: $(READY)  ## Style and formatting.
@@ -77,6 +78,12 @@ lint-mypy: $(READY)  ## Types, by mypy in strict mode.
 .PHONY: lint-pyright
 lint-pyright: $(READY)  ## Types, by pyright in strict mode.
 	$(BIN)/pyright
+
+# What others build on says the type of everything. pyright looks for installed packages along PYTHONPATH.
+.PHONY: lint-types
+lint-types: $(READY)  ## Every public name of the library and of what embeds it has a type.
+	for package in $(TYPED); do PYTHONPATH=.:adapters:backends/cuda $(BIN)/pyright --pythonpath $(BIN)/python \
+	--verifytypes $$package --ignoreexternal > $(VENV)/types.txt || { cat $(VENV)/types.txt; exit 1; }; done
 
 .PHONY: lint-imports
 lint-imports: $(READY)  ## Who may import whom.
