@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -57,5 +58,11 @@ def fingerprint(tensor: torch.Tensor) -> bytes:
     pointer = tensor.data_ptr()
     if size <= HASHED:
         return ctypes.string_at(pointer, size)
+    return _sampled(pointer, size).tobytes() + ctypes.string_at(pointer + size - 8, 8)
+
+
+@functools.lru_cache(1 << 12)
+def _sampled(pointer: int, size: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Returns the words of a memory that are compared, in place: to be read only while a tensor lies there."""
     words = array_at(pointer, size - size % 8).view(np.uint64)
-    return words[:: len(words) // _SAMPLES].tobytes() + ctypes.string_at(pointer + size - 8, 8)
+    return words[:: len(words) // _SAMPLES]

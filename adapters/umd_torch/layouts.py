@@ -24,17 +24,21 @@ class Layout:
     @property
     def desc(self) -> TensorDesc:
         """The description that the program uses: these strides where they leave no gaps, else row-major ones."""
-        shape, strides = self.shape, self.strides
-        plain = contiguous_strides(shape)
-        if not is_dense(shape, strides):
-            return TensorDesc(from_torch(self.dtype), shape)
-        normal = tuple(p if e == 1 else s for e, s, p in zip(shape, strides, plain, strict=True))
-        return TensorDesc(from_torch(self.dtype), shape, normal)
+        return _description(self.dtype, self.shape, self.strides)
 
     @property
     def dense(self) -> bool:
         """Whether the strides leave no gaps and no element lies twice."""
         return is_dense(self.shape, self.strides)
+
+
+@functools.lru_cache(1 << 14)
+def _description(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> TensorDesc:
+    if not is_dense(shape, strides):
+        return TensorDesc(from_torch(dtype), shape)
+    plain = contiguous_strides(shape)
+    normal = tuple(p if e == 1 else s for e, s, p in zip(shape, strides, plain, strict=True))
+    return TensorDesc(from_torch(dtype), shape, normal)
 
 
 @functools.lru_cache(1 << 14)

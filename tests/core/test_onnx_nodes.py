@@ -35,7 +35,6 @@ LEDGER = {
             "test_attention_3d_causal_bf16",
             "test_attention_4d_attn_mask_causal_bf16",
             "test_attention_4d_causal_bf16",
-            "test_attention_4d_causal_fp16",
             "test_attention_4d_causal_padded_kv_bf16",
             "test_attention_4d_padded_kv_bf16",
         ),

@@ -53,7 +53,11 @@ def test_a_chain_is_one_launch_that_explain_names() -> None:
     assert plain.ops == graph.ops
 
 
-@pytest.mark.parametrize("passes", [None, (), ["elementwise_chain"], DEFAULT - {"elementwise_chain"}], ids=repr)
+@pytest.mark.parametrize(
+    "passes",
+    [None, (), ["elementwise_chain"], DEFAULT - {"elementwise_chain"}],
+    ids=["unsaid", "none", "chains", "all but chains"],
+)
 def test_results_are_torch_s(passes: Any) -> None:
     given = {} if passes is None else {"passes": passes}
     options = {"device": SIM, "strict": True, **given}
