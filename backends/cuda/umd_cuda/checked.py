@@ -21,7 +21,7 @@ class CheckedDevice(CudaDevice):
     the code that works out addresses, geometry and parameter blocks.
     """
 
-    driver: CheckedHostDriver
+    driver: CheckedHostDriver  # pyright: ignore[reportIncompatibleVariableOverride]  # it is set once
 
     def __init__(self, driver: CheckedHostDriver, name: str, options: Options, sources: Sources) -> None:
         super().__init__(driver, name, options, sources)

@@ -82,7 +82,7 @@ class QueueFence(Fence):
         return self._reached
 
     @value.setter
-    def value(self, value: int) -> None:
+    def value(self, value: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # it polls first
         self._reached = value
 
     def wait(self, value: int, timeout: float | None = None) -> None:

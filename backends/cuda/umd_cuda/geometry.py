@@ -84,8 +84,8 @@ _ROWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """By kernel or family: the extents that number the rows, and those that a row runs over."""
 
 SORTED_ALONE = 64
-_LIMITS = {"sort": (SORTED_ALONE, SORTED_ALONE), "attention": (0, MIDDLING)}
-_SERIAL_LIMITS = dict.fromkeys(("scan", "sort", "attention"), (sys.maxsize, sys.maxsize))
+_LIMITS: dict[str, tuple[int, int]] = {"sort": (SORTED_ALONE, SORTED_ALONE), "attention": (0, MIDDLING)}
+_SERIAL_LIMITS: dict[str, tuple[int, int]] = dict.fromkeys(("scan", "sort", "attention"), (sys.maxsize, sys.maxsize))
 """By family, what takes the place of SHORT and MIDDLING: no warp sorts, an invocation alone needs no second pass."""
 
 
