@@ -307,7 +307,7 @@ def fuzz(server: Server, count: int, chance: random.Random) -> Facts:
             except grpc.RpcError as error:
                 unexpected += error.code() is not grpc.StatusCode.ABORTED  # type: ignore[attr-defined]  # a call
             for body in damaged:
-                with contextlib.suppress(DecodeError):
+                with contextlib.suppress(DecodeError):  # as it should be
                     decode(damage(programs[len(body) % 3], chance))
                     refused -= 1
                 refused += 1

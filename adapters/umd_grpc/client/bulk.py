@@ -102,7 +102,7 @@ class Bulk:
             UmdError: calls that failed again and again.
         """
         if not self._shared_write(transfer, data, timeout):
-            with suppress(_RefusedError):
+            with suppress(_RefusedError):  # the frame of the transfer is answered with the reason
                 self._streamed_write(transfer, data, timeout)
 
     def _streamed_write(self, transfer: int, data: memoryview, timeout: float) -> None:

@@ -126,10 +126,10 @@ class RemoteSession:
             return
         with self.lock:
             if self._resumable:
-                with suppress(UmdError):
+                with suppress(UmdError):  # then its lease ends it
                     self._attach_again()
             if self.link.lost is None:
-                with suppress(DeviceLostError, CancelledError):
+                with suppress(DeviceLostError, CancelledError):  # it is being closed: nobody needs these
                     self.send()
                 if self._lease:
                     self.link.say_last(self._closing())

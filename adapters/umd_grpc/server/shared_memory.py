@@ -103,7 +103,7 @@ class SharedMemory:
     async def _serve(self, connection: socket.socket) -> None:
         """Gives one client its region, and moves bytes until it is gone."""
         size, loop = self._settings.size, asyncio.get_running_loop()
-        with connection, suppress(OSError, TimeoutError):
+        with connection, suppress(OSError, TimeoutError):  # the client is gone, or never said who it is
             token = await asyncio.wait_for(loop.sock_recv(connection, PACKET), _HELLO_SECONDS)
             session = self._find(token) if len(token) == TOKEN_SIZE else None
             if session is None or session in self._tasks.values() or self._used + size > self._settings.total:
@@ -130,7 +130,7 @@ class _Held(NamedTuple):
     async def settle(self) -> None:
         with suppress(UmdError):  # the request that met it was told
             await self.inflow.settle()
-        with suppress(UmdError):
+        with suppress(UmdError):  # likewise
             await self.reads.settle()
 
 

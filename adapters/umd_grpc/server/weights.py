@@ -88,7 +88,7 @@ class Weights:
         while self._files and self._used + self._reserved > self._size:
             key, size = self._files.popitem(last=False)
             self._used -= size
-            with suppress(OSError):
+            with suppress(OSError):  # somebody else has removed it
                 (self._folder / key).unlink()
 
     def find(self, identity: str, sha256: bytes, size: int) -> Kept | None:
@@ -111,7 +111,7 @@ class Weights:
             return None
         try:
             if os.fstat(descriptor).st_size == size and _sha256(descriptor) == sha256:
-                with suppress(OSError):
+                with suppress(OSError):  # found all the same
                     os.utime(descriptor)  # the order of use outlives the server
                 return Kept(descriptor)
             log("weights_damaged", file=key)
@@ -212,7 +212,7 @@ class Keeper:
         """Forgets what has come."""
         with self._lock:
             if not self._over:
-                with suppress(OSError):
+                with suppress(OSError):  # the next start removes what is left of it
                     self._part.unlink()
                 self._close(kept=False)
 

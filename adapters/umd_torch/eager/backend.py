@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import threading
 from collections.abc import Callable
@@ -155,8 +154,7 @@ def register() -> tuple[torch.library.Library, ...]:
     compiled.FOREIGN.append(runner)
     aten, rest = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     for op, function in _kernels().items():
-        with contextlib.suppress(NotImplementedError):
-            aten.impl(op, function, DISPATCH_NAME)
+        aten.impl(op, function, DISPATCH_NAME)
     rest.fallback(any_kernel, DISPATCH_NAME)
     return aten, rest, *autocast.register()
 

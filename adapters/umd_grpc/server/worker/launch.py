@@ -51,7 +51,7 @@ class Launched:
 
     def kill(self) -> None:
         """Ends the process at once."""
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it has ended
             self._process.kill()
 
     def wait(self, seconds: float) -> bool:

@@ -112,7 +112,7 @@ class Pipe:
             self._closed = True
             self._backlog.clear()
             self._moved.notify_all()
-        with suppress(OSError):
+        with suppress(OSError):  # the other end was first
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._writer is not None:
             self._writer.join(timeout=5.0)
