@@ -224,7 +224,7 @@ class Lowering:
         if value.name == target.name:
             return
         layout = layout_of(target.meta["val"], self._bound)
-        replay = replay_of(target, source, self._values, self._placeholders, self._bound)  # type: ignore[arg-type]
+        replay = replay_of(target, source, self._values, self._placeholders, self._bound)  # type: ignore[arg-type]  # nodes
         self._lowered.mutations.append(Mutation(position, target.name, value, layout, replay))
 
     def emit(self, node: fx.Node) -> Any:

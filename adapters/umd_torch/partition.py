@@ -137,7 +137,7 @@ class Probe(Lowering):
             values = [
                 self._builder.input(f"{node.name}_{i}", TensorDesc(p.dtype, p.shape)) for i, p in enumerate(described)
             ]
-        except UmdError:
+        except UmdError:  # whoever uses them is refused in turn
             return None
         return tuple(values) if isinstance(node.meta.get("val"), (tuple, list)) else values[0]
 

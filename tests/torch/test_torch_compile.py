@@ -270,7 +270,9 @@ def test_other_sizes(dynamic: bool | None) -> None:
 
 
 def test_sizes_and_floats_that_change() -> None:
-    function: Any = lambda x, n, f: x.reshape(-1, n) * f + x.shape[0]  # noqa: E731
+    def function(x: Any, n: Any, f: Any) -> Any:
+        return x.reshape(-1, n) * f + x.shape[0]
+
     compiled: Any = torch.compile(function, backend="umd", options=SIM, dynamic=True)
     for rows, n, factor in ((4, 2, 0.5), (6, 3, 1.5), (8, 4, -2.0)):
         x = torch.randn(rows, n)

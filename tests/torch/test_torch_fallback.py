@@ -73,7 +73,9 @@ def test_training_through_parts_on_the_cpu(plain: str) -> None:
         result: torch.Tensor = (f(hidden) * layers[1](hidden).sum(1, keepdim=True)).sum()
         return result
 
-    function: Any = lambda x: loss(torch.i0, x)  # noqa: E731
+    def function(x: Any) -> Any:
+        return loss(torch.i0, x)
+
     x = torch.randn(4, 6)
     wanted = torch.autograd.grad(function(x), list(model.parameters()))
     compiled: Any = torch.compile(function, backend="umd", options={"device": plain})
@@ -132,7 +134,10 @@ def test_what_looks_at_the_storage_behind_a_view(function: Any) -> None:
 
 def test_a_negative_view_is_no_plain_bytes() -> None:
     x = torch.randn(4, dtype=torch.complex64)
-    function: Any = lambda v: v.conj().imag + 1  # noqa: E731
+
+    def function(v: Any) -> Any:
+        return v.conj().imag + 1
+
     compiled: Any = torch.compile(function, backend="umd", options=SIM)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
@@ -161,7 +166,9 @@ def poor(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_kernel_that_the_device_lacks(poor: str) -> None:
-    function: Any = lambda x: (x + 1).tanh() * x.tanh()  # noqa: E731
+    def function(x: Any) -> Any:
+        return (x + 1).tanh() * x.tanh()
+
     x = torch.randn(4)
     compiled: Any = torch.compile(function, backend="umd", options={"device": poor})
     with pytest.warns(FallbackWarning, match="aten.tanh.*does not have it"):

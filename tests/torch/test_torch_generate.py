@@ -69,7 +69,7 @@ def compiled(name: str, device: str) -> tuple[Any, Traced]:
         before = (counters.round_trips, counters.bytes_up, counters.bytes_down)
         result = forward(*args, **kwargs)
         after = (counters.round_trips, counters.bytes_up, counters.bytes_down)
-        traced.calls.append(tuple(a - b for a, b in zip(after, before, strict=True)))  # type: ignore[arg-type]
+        traced.calls.append(tuple(a - b for a, b in zip(after, before, strict=True)))  # type: ignore[arg-type]  # three each
         return result
 
     call.__signature__ = inspect.signature(model.forward)  # type: ignore[attr-defined]  # generate looks at it

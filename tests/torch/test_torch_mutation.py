@@ -159,7 +159,9 @@ def test_floats_are_arguments(device: str) -> None:
 
 
 def test_sizes_that_are_expressions(device: str) -> None:
-    function: Any = lambda x, y: (torch.cat([x, x, y]).reshape(-1, 2), x.new_zeros(2 * x.shape[0] + 1), x.shape[0] * 3)  # noqa: E731
+    def function(x: Any, y: Any) -> Any:
+        return (torch.cat([x, x, y]).reshape(-1, 2), x.new_zeros(2 * x.shape[0] + 1), x.shape[0] * 3)
+
     call = compiled(function, device, dynamic=True)
     for rows in (2, 4, 6, 4):
         x, y = torch.randn(rows), torch.randn(2)
@@ -195,7 +197,9 @@ def test_recompiles_are_counted() -> None:
 
 
 def test_shapes_that_depend_on_data() -> None:
-    function: Any = lambda x: (x[x > 0] * 2).sum()  # noqa: E731
+    def function(x: Any) -> Any:
+        return (x[x > 0] * 2).sum()
+
     x = torch.tensor([1.0, -1.0, 2.0])
     with pytest.raises(BackendCompilerFailed, match="depends on data") as caught:
         compiled(function, "sim:0", fullgraph=True)(x)

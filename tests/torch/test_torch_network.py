@@ -105,7 +105,9 @@ def test_pools_without_batch_and_of_equal_numbers(same: Check) -> None:
 @pytest.mark.parametrize("inclusive", [True, False])
 @pytest.mark.parametrize("ceil", [True, False])
 def test_average_pools(inclusive: bool, ceil: bool, same: Check) -> None:
-    pool = lambda v: functional.avg_pool2d(v, 3, 2, 1, ceil, inclusive)  # noqa: E731
+    def pool(v: Any) -> Any:
+        return functional.avg_pool2d(v, 3, 2, 1, ceil, inclusive)
+
     same(with_gradients(pool), torch.randn(2, 3, 7, 6))
 
 
@@ -132,7 +134,10 @@ def test_softmax_of_halves(same: Check) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_cross_entropy(reduction: str, smoothing: float, same: Check) -> None:
     target = torch.tensor([1, 0, 3, -100, 2])
-    loss = lambda x, t: functional.cross_entropy(x, t, reduction=reduction, label_smoothing=smoothing)  # noqa: E731
+
+    def loss(x: Any, t: Any) -> Any:
+        return functional.cross_entropy(x, t, reduction=reduction, label_smoothing=smoothing)
+
     same(with_gradients(loss), torch.randn(5, 4), target)
     weighted = with_gradients(lambda x, t, w: functional.cross_entropy(x, t, w), count=1)
     same(weighted, torch.randn(5, 4), target, torch.rand(4))
@@ -170,19 +175,26 @@ def test_batch_norm(same: Check) -> None:
     norm = aten._native_batch_norm_legit_functional
     same(lambda *a: norm(*a, True, 0.1, 1e-5), x, w, bias, mean, var, rtol=1e-4, atol=1e-5)
     same(lambda v, m, s: aten._native_batch_norm_legit_no_training(v, None, None, m, s, 0.1, 1e-5)[0], x, mean, var)
-    train = lambda v, a, b: functional.batch_norm(v, None, None, a, b, training=True)  # noqa: E731
+
+    def train(v: Any, a: Any, b: Any) -> Any:
+        return functional.batch_norm(v, None, None, a, b, training=True)
+
     same(with_gradients(train), x, w, bias, rtol=1e-4, atol=2e-5)
 
 
 def test_batch_norm_gradient_by_running_statistics(same: Check) -> None:
     x, w, mean, var = torch.randn(4, 3, 5), torch.randn(3), torch.randn(3), torch.rand(3) + 0.5
-    gradient = lambda dy, v, a, m, s: aten.native_batch_norm_backward(  # noqa: E731
-        dy, v, a, m, s, None, None, False, 1e-5, [True, True, True]
-    )
+
+    def gradient(dy: Any, v: Any, a: Any, m: Any, s: Any) -> Any:
+        return aten.native_batch_norm_backward(dy, v, a, m, s, None, None, False, 1e-5, [True, True, True])
+
     same(gradient, torch.randn(4, 3, 5), x, w, mean, var, rtol=1e-4, atol=1e-5)
 
 
 def test_attention(same: Check) -> None:
     q, k, v = (torch.randn(2, 2, 5, 4) for _ in range(3))
-    attend = lambda a, b, c: functional.scaled_dot_product_attention(a, b, c, is_causal=True)  # noqa: E731
+
+    def attend(a: Any, b: Any, c: Any) -> Any:
+        return functional.scaled_dot_product_attention(a, b, c, is_causal=True)
+
     same(with_gradients(attend), q, k, v)

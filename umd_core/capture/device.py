@@ -307,7 +307,7 @@ class CapturingDevice:
         buffer, offset, size = binding
         try:
             data = self._device.read(buffer, offset, size)
-        except UmdError:
+        except UmdError:  # the run goes on as it would without being captured
             return ""
         known.wrote(offset, data)
         if self._outputs == "none":

@@ -59,7 +59,8 @@ class TracedLowering(Lowering):
         """Notes what an argument becomes."""
         target, source = node.args[:2]
         value = self._values.get(source)  # type: ignore[arg-type]  # a node
-        slot = self._slots[self._placeholders[target]] if target in self._placeholders else None  # type: ignore[index]
+        position = self._placeholders.get(target)  # type: ignore[arg-type]  # a node
+        slot = None if position is None else self._slots[position]
         if slot is None or not isinstance(value, Value):
             raise located(UnsupportedError("it overwrites what is no argument"), node)
         self.written[slot.index] = self._values[node] = value

@@ -24,8 +24,8 @@ def open_device(rest: str) -> Device:
         ConfigError: the profile is.
     """
     from umd_sim.device import SimDevice  # noqa: PLC0415  # importing a plugin costs nothing
-    from umd_sim.options import parse  # noqa: PLC0415
-    from umd_sim.strict import StrictDevice  # noqa: PLC0415
+    from umd_sim.options import parse  # noqa: PLC0415  # likewise
+    from umd_sim.strict import StrictDevice  # noqa: PLC0415  # likewise
 
     options = parse(rest)
     return StrictDevice(options) if options.strict else SimDevice(options)
