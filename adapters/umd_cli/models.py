@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from umd_core.device import Device
     from umd_core.ir import Array
 
+Dims = Annotated[list[str] | None, typer.Option("--dim", help="NAME=SIZE of an open size; 1 without.")]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", help="NAME=1,3,224,224: an input's shape, whatever the model states.")
+]
 Shape = list[int | str | None]
 
 
@@ -162,11 +166,11 @@ def filled(model: Runnable, given: Sequence[str], dims: Mapping[str, int], *, ra
             raise typer.BadParameter(f"--input {text}: the model takes {len(model.inputs)} inputs")
         arrays[name or rest[0]] = _loaded(path)
     missing = [name for name in model.inputs if name not in arrays]
-    if missing and not random:
+    if missing and not random and arrays.keys() <= model.inputs.keys():  # a name that is none is told by the model
         named = " ".join(f"--input {name}=FILE.npy" for name in missing)
         raise typer.BadParameter(f"inputs are missing: {named}, or --random")
     chance = np.random.default_rng(0)
-    for name in missing:
+    for name in missing if random else ():
         arrays[name] = _random(name, model, dims, chance)
     return arrays
 

@@ -43,7 +43,7 @@ def console(*, stderr: bool = False) -> Console:
 def show(data: Any, json: bool, render: Callable[[], Iterable[RenderableType]]) -> None:
     """Prints `data` as JSON, or what `render` makes of it."""
     if json:
-        sys.stdout.write(json_module.dumps(data, indent=2, default=_plain) + "\n")
+        sys.stdout.write(_dumped(data) + "\n")
         return
     out = console()
     with out.capture() as captured:
@@ -101,10 +101,19 @@ def _report(error: BaseException, *, as_json: bool) -> int:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if as_json:
         document = {"error": {"exit_code": code, "message": line, **facts}}
-        sys.stdout.write(json_module.dumps(document, indent=2, default=_plain) + "\n")
+        sys.stdout.write(_dumped(document) + "\n")
     else:
         console(stderr=True).print(f"error: {line}", style="red", markup=False)
     return int(code)
+
+
+def _dumped(data: Any) -> str:
+    """Returns a JSON document. JSON knows no NaN and no infinity: they become texts, as in protobuf's JSON."""
+    try:
+        return json_module.dumps(data, indent=2, default=_plain, allow_nan=False)
+    except ValueError:
+        loose = json_module.dumps(data, default=_plain)
+        return json_module.dumps(json_module.loads(loose, parse_constant=str), indent=2)
 
 
 def _plain(value: Any) -> Any:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from typer.testing import CliRunner, Result
 
 import umd_core as umd
+from tests.cli.calling import document, umd_command
 from tests.model.test_model_file import model
 from tests.onnx import small_models
-from umd_cli.app import app
 from umd_core.encoding import decode
 from umd_core.errors import Status
 from umd_model import save
@@ -24,22 +22,9 @@ from umd_sim.timing import estimate
 from umd_sim.timing_profile import read_profile, write_profile
 
 
-def umd_command(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def document(*arguments: object, code: int = 0) -> dict[str, Any]:
-    result = umd_command(*arguments, "--json")
-    assert result.exit_code == code, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
 @pytest.fixture
 def affine(tmp_path: Path) -> Path:
-    file = tmp_path / "affine.onnx"
-    file.write_bytes(small_models.affine().SerializeToString())
-    return file
+    return small_models.affine_file(tmp_path)
 
 
 @pytest.fixture
@@ -130,6 +115,19 @@ def test_a_model_that_is_larger_than_the_device_is_refused_before_it_is_uploaded
         assert (found["error"]["asked"], found["error"]["capacity"]) == (needed, 3_000_000)
     assert f"{needed} bytes asked, 0 of 3000000 in use" in said
     assert allocated == []
+
+
+def test_a_model_is_inspected_for_a_card_with_more_memory_than_this_machine(tmp_path: Path) -> None:
+    weights = {"shape": np.array([1 << 20, 1 << 19], np.int64)}
+    nodes = [helper.make_node("Expand", ["x", "shape"], ["wide"]), helper.make_node("Exp", ["wide"], ["y"])]
+    made = small_models.model(nodes, {"x": (TensorProto.FLOAT, (1, 1))}, ["y"], weights, rank=2)
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    (tmp_path / "large.toml").write_text(write_profile(dataclasses.replace(read_profile("h200"), memory=1 << 42)))
+    found = document("inspect", tmp_path / "m.onnx", "--profile", tmp_path / "large.toml")
+    assert found["estimate"]["memory"] == {"needed": (1 << 41) + 4, "of": 1 << 42}
+    assert found["memory"]["of"] == 1 << 42
+    here = document("inspect", tmp_path / "m.onnx", "--profile", tmp_path / "large.toml", "--device", "sim:0", code=1)
+    assert f"{(1 << 41) + 4} bytes asked" in here["refused"]
 
 
 def test_a_saved_model_that_is_larger_than_the_device_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,3 +49,10 @@ def affine(shape: Extents = ("batch", 3)) -> onnx.ModelProto:
         helper.make_node("Relu", ["sum"], ["y"]),
     ]
     return model(nodes, {"x": (FLOAT, shape)}, ["y"], weights, rank=2)
+
+
+def affine_file(folder: Path) -> Path:
+    """Writes `affine` into a folder."""
+    file = folder / "affine.onnx"
+    file.write_bytes(affine().SerializeToString())
+    return file

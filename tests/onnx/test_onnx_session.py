@@ -295,6 +295,16 @@ def test_the_interface_of_the_standard() -> None:
     assert not UmdBackend.supports_device("nothing:0")
 
 
+def test_one_node_is_run_by_the_interface_of_the_standard() -> None:
+    split = helper.make_node("Split", ["x"], ["", "second"], num_outputs=2, axis=1)
+    (second,) = UmdBackend.run_node(split, [X[:, :2]])
+    np.testing.assert_array_equal(second, X[:, 1:2])
+    clip = helper.make_node("Clip", ["x", "", "most"], ["y"])
+    np.testing.assert_array_equal(UmdBackend.run_node(clip, [X, np.float32(1)])[0], np.minimum(X, 1))
+    old = helper.make_node("Squeeze", ["x"], ["y"], axes=[0])  # attributes became inputs in opset 13
+    np.testing.assert_array_equal(UmdBackend.run_node(old, [X[:1]], opset_version=11)[0], X[0])
+
+
 def test_a_model_with_external_data(tmp_path: Path) -> None:
     onnx.save(
         small_models.affine(),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from umd_cli.estimates import as_data, check_room, estimated, profiled, render
-from umd_cli.models import filled, opened_model, shapes, sizes
+from umd_cli.models import Dims, Shapes, filled, opened_model, shapes, sizes
 from umd_cli.output import Json, show
 
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ def estimate(
     device: Annotated[
         str, typer.Option("--device", help="Translate a model for this device; for the profile's by default.")
     ] = "",
-    dim: Annotated[list[str] | None, typer.Option("--dim", help="NAME=SIZE of an open size; 1 without.")] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option("--shape", help="NAME=1,3,224,224: an input's shape, whatever the model states.")
-    ] = None,
+    dim: Dims = None,
+    shape: Shapes = None,
     json: Json = False,
 ) -> None:
     """Estimate how long each kernel would take on a device: launches, arithmetic, memory. Nothing is run.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from umd_cli.estimates import ESTIMATOR, as_data, check_room, estimated, render
+from umd_cli.estimates import ESTIMATOR, as_data, check_room, estimated, profiled, render
 from umd_cli.exits import Exit
-from umd_cli.models import Runnable, filled, is_onnx, opened_model, shapes, sizes
+from umd_cli.models import Dims, Runnable, Shapes, filled, is_onnx, opened_model, shapes, sizes
 from umd_cli.output import Json, facts, show, table
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 def inspect(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The model.")],
-    device: Annotated[str, typer.Option("--device", help="Where it is to run; the first device by default.")] = "",
+    device: Annotated[
+        str, typer.Option("--device", help="Where it is to run; the profile's, or the first device.")
+    ] = "",
     profile: Annotated[
         str, typer.Option("--profile", help="Whose time to estimate: h200, a100, t4, cpu, or a .toml file.")
     ] = "",
-    dim: Annotated[list[str] | None, typer.Option("--dim", help="NAME=SIZE of an open size; 1 without.")] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option("--shape", help="NAME=1,3,224,224: an input's shape, whatever the model states.")
-    ] = None,
+    dim: Dims = None,
+    shape: Shapes = None,
     json: Json = False,
 ) -> None:
     """Show a model's inputs, ops and parameters, what a device lacks for it, and its memory and time there.
@@ -71,7 +71,7 @@ def _program(
     """Returns what the program for inputs of these shapes needs, or why there is none."""
     from umd_core.errors import UmdError, UnsupportedError
 
-    model = opened_model(file, device, given, dims)
+    model = opened_model(file, device or (profiled(profile) if profile else ""), given, dims)
     try:
         arrays = filled(model, [], dims, random=True)
         buffer = model.prepare(arrays)

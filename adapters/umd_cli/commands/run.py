@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from umd_cli.exits import Exit
-from umd_cli.models import Runnable, filled, is_onnx, opened_model, shapes, sizes
+from umd_cli.models import Dims, Runnable, Shapes, filled, is_onnx, opened_model, shapes, sizes
 from umd_cli.output import Json, note, show, table
 from umd_cli.progress import Bar, Steps, shown
 
@@ -26,10 +26,8 @@ def run(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The model: ONNX, or saved by umd.")],
     inputs: Annotated[list[str] | None, typer.Option("--input", help="An input: FILE.npy, or NAME=FILE.npy.")] = None,
     random: Annotated[bool, typer.Option("--random", help="Random inputs for those that are not given.")] = False,
-    dim: Annotated[list[str] | None, typer.Option("--dim", help="NAME=SIZE of an open size; 1 without.")] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option("--shape", help="NAME=1,3,224,224: an input's shape, whatever the model states.")
-    ] = None,
+    dim: Dims = None,
+    shape: Shapes = None,
     device: Annotated[str, typer.Option("--device", help="Where to run; the first device by default.")] = "",
     output: Annotated[Path | None, typer.Option("--output", help="Folder for the results, one .npy each.")] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="How often; the median time is told.")] = 1,
@@ -48,7 +46,7 @@ def run(
         model = opened_model(file, device, shapes(shape or []), sizes(dim or []))
     try:
         arrays = filled(model, inputs or [], sizes(dim or []), random=random)
-        results, median = _run(model, arrays, repeat, steps)
+        results, median = _run(model, arrays, repeat, steps, again=repeat > 1 or bool(compare))
         name = model.device.name
     finally:
         model.close()
@@ -68,15 +66,17 @@ def run(
         raise typer.Exit(Exit.FOUND)
 
 
-def _run(model: Runnable, arrays: Mapping[str, Array], repeat: int, steps: Steps) -> tuple[dict[str, Any], float]:
-    """Returns the outputs of the first run, and the median milliseconds: of the runs after it where there are any."""
+def _run(
+    model: Runnable, arrays: Mapping[str, Array], repeat: int, steps: Steps, *, again: bool
+) -> tuple[dict[str, Any], float]:
+    """Returns the outputs of the first run, and its milliseconds or, when run again, the median of those after it."""
     with steps.step("translate"):
         model.prepare(arrays)
     with steps.step("upload"):
         model.upload(arrays)
     with steps.step("first run"):
         results = model.run(arrays)
-    if repeat == 1:
+    if not again:
         return results, steps.milliseconds["first run"]
     with steps.step("next runs", repeat) as bar:
         median = _median(lambda: model.run(arrays), repeat, bar)
@@ -97,15 +97,24 @@ def _median(work: Callable[[], object], repeat: int, bar: Bar) -> float:
 def _compared(
     file: Path, arrays: Mapping[str, Array], results: Mapping[str, Any], repeat: int, rtol: float, atol: float
 ) -> dict[str, Any]:
-    """Returns how far onnxruntime's results are, and the median of its times on one thread."""
+    """Returns how far onnxruntime's results are, and the median of its times on one thread.
+
+    Raises:
+        UnsupportedError: onnxruntime cannot run the model.
+    """
     import onnxruntime
+
+    from umd_core.errors import UnsupportedError
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    with shown(PEERS[0]):
-        values: Sequence[Any] = session.run(None, dict(arrays))
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        with shown(PEERS[0]):
+            values: Sequence[Any] = session.run(None, dict(arrays))
+    except Exception as error:  # its errors have no other base: a model that only umd runs is no fault of umd
+        raise UnsupportedError(f"{PEERS[0]} does not run this model: {error}") from error
     with shown(PEERS[0], repeat) as bar:
         median = _median(lambda: session.run(None, dict(arrays)), repeat, bar)
     wanted = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
@@ -117,17 +126,23 @@ def _compared(
 
 
 def _difference(result: Any, wanted: Any, rtol: float, atol: float) -> dict[str, Any]:
-    """Returns the largest absolute and relative difference, and whether all is within the tolerance."""
+    """Returns the largest absolute and relative difference, and whether all is within the tolerance.
+
+    The relative one is that of values above `atol`: nearer to zero it says nothing. NaN and infinities have neither,
+    but have to be where they should.
+    """
     import numpy as np
 
     if not isinstance(wanted, np.ndarray) or not isinstance(result, np.ndarray) or wanted.dtype.kind not in "fiub":
         return {"within": type(result) is type(wanted) and bool(np.all(np.asarray(result) == np.asarray(wanted)))}
     if result.shape != wanted.shape:
         return {"within": False, "shape": list(wanted.shape)}
-    off = np.abs(result.astype("f8") - wanted.astype("f8"))
-    relative = off / np.maximum(np.abs(wanted.astype("f8")), 1e-30)
+    found, right = result.astype("f8"), wanted.astype("f8")
+    finite = np.isfinite(found) & np.isfinite(right)
+    off, size = np.abs(found[finite] - right[finite]), np.abs(right[finite])
+    relative = off[size > atol] / size[size > atol]
     return {
-        "within": bool(np.allclose(result.astype("f8"), wanted.astype("f8"), rtol, atol, equal_nan=True)),
+        "within": bool(np.allclose(found, right, rtol, atol, equal_nan=True)),
         "absolute": float(off.max(initial=0)),
         "relative": float(relative.max(initial=0)),
     }
@@ -158,7 +173,8 @@ def _described(value: Any, *, numbers: bool) -> dict[str, Any]:
     described: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
     if value.size and value.dtype.kind not in "bOSU":
         wide = value.astype("float64")
-        described |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
+        with np.errstate(invalid="ignore"):  # the mean of both infinities is NaN, which says it
+            described |= {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
     if numbers:
         described["values"] = value.tolist()
     return described
