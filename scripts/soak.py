@@ -27,6 +27,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError as UnreadableError
 
 import umd_core as umd
 from umd_core.encoding import decode
@@ -285,25 +286,26 @@ def fuzz(server: Server, count: int, chance: random.Random) -> Facts:
     handles = [n | 1 << 32 for n in range(1, 5)]
     corpus = [
         pb.Frame(seq=2, allocate=pb.Allocate(handles=handles, sizes=[64] * 4)),
-        *(pb.Frame(seq=3, load=pb.Load(handle=9 | 1 << 32, program=program)) for program in programs),
-        pb.Frame(seq=4, submit=pb.Submit(program=9 | 1 << 32, buffers=handles[:3])),
-        pb.Frame(seq=5, write=pb.WriteRange(buffer=handles[0], data=bytes(64))),
-        pb.Frame(seq=6, read=pb.ReadRange(buffer=handles[0], size=64)),
-        pb.Frame(seq=7, wait=pb.Wait(fence=pb.FenceValue(fence=handles[3], value=1), timeout_ms=1)),
-        pb.Frame(seq=8, signal=pb.FenceValue(fence=handles[3], value=1)),
-        pb.Frame(seq=9, free=pb.Free(buffers=handles[:1])),
+        *(pb.Frame(seq=n, load=pb.Load(handle=n | 1 << 32, program=raw)) for n, raw in enumerate(programs, 9)),
+        pb.Frame(seq=20, submit=pb.Submit(program=9 | 1 << 32, buffers=handles[:3])),
+        pb.Frame(seq=21, write=pb.WriteRange(buffer=handles[0], data=bytes(64))),
+        pb.Frame(seq=22, read=pb.ReadRange(buffer=handles[0], size=64)),
+        pb.Frame(seq=23, wait=pb.Wait(fence=pb.FenceValue(fence=handles[3], value=1), timeout_ms=1)),
+        pb.Frame(seq=24, signal=pb.FenceValue(fence=handles[3], value=1)),
+        pb.Frame(seq=25, free=pb.Free(buffers=handles[:1])),
     ]
     bodies = [frame.SerializeToString() for frame in corpus]
-    opening = pb.SessionRequest(frames=[pb.Frame(seq=1, open=pb.Open(protocol=1))]).SerializeToString()
-    unexpected, refused = 0, 0
+    begins = [pb.Frame(seq=1, open=pb.Open(protocol=1)), *corpus[:4]]  # so that what is damaged finds something
+    opening = pb.SessionRequest(frames=begins).SerializeToString()
+    unexpected, refused, messages = 0, 0, -(-count // 40)
+    before = server.state().counters.frames
     with grpc.insecure_channel(server.address) as channel:
         method: Any = channel.stream_stream(SESSION)
-        for _ in range(-(-count // 40)):
-            damaged = [damage(bodies[i % len(bodies)], chance) for i in range(20)]
+        for _ in range(messages):
+            damaged = hostile(bodies, chance)
             request = b"".join(wire.head(1, len(body)) + body for body in damaged)
             try:
-                for _ in method(iter([opening, request]), timeout=60):
-                    pass
+                list(method(iter([opening, request]), timeout=60))
             except grpc.RpcError as error:
                 unexpected += error.code() is not grpc.StatusCode.ABORTED  # type: ignore[attr-defined]  # a call
             for body in damaged:
@@ -311,13 +313,30 @@ def fuzz(server: Server, count: int, chance: random.Random) -> Facts:
                     decode(damage(programs[len(body) % 3], chance))
                     refused -= 1
                 refused += 1
-    return {"frames": -(-count // 40) * 20, "buffers_refused": refused, "unexpected": unexpected}
+    heard = server.state().counters.frames - before - messages * len(begins)
+    facts = {"frames": messages * 20, "carried_out": heard, "buffers_refused": refused, "unexpected": unexpected}
+    return {**facts, "unheard": heard < messages * 18}
+
+
+def hostile(bodies: list[bytes], chance: random.Random) -> list[bytes]:
+    """Returns 20 damaged frames. Only the last cannot be read: it ends its session, and nobody would hear the rest."""
+    readable, broken = list[bytes](), b""
+    while len(readable) < 19 or not broken:
+        raw = damage(chance.choice(bodies), chance)
+        try:
+            frame = pb.Frame.FromString(raw)
+        except UnreadableError:
+            broken = raw
+        else:
+            frame.seq = 100 + len(readable)
+            readable.append(frame.SerializeToString())
+    return [*readable[:19], broken]
 
 
 def damage(raw: bytes, chance: random.Random) -> bytes:
     """Returns bytes with a few changes."""
     data = bytearray(raw)
-    for _ in range(chance.randrange(4)):
+    for _ in range(chance.randrange(1, 4)):
         at = chance.randrange(len(data))
         what = chance.randrange(4)
         if what == 0:
@@ -328,8 +347,6 @@ def damage(raw: bytes, chance: random.Random) -> bytes:
             del data[at : at + chance.randrange(1, 4)]
         else:
             data[at:at] = chance.randbytes(chance.randrange(1, 4))
-        if not data:
-            break
     return bytes(data)
 
 
@@ -342,7 +359,7 @@ PARTS: dict[str, tuple[Part, int]] = {
     "flood": (flood, 6_300),
     "fuzz": (fuzz, 1_000_000),
 }
-FAILURES = ("failed", "wrong", "kept_memory", "missing", "unexpected", "unfair")
+FAILURES = ("failed", "wrong", "kept_memory", "missing", "unexpected", "unheard", "unfair")
 
 
 def run(name: str, count: int, seed: int = 0) -> Facts:
@@ -354,18 +371,10 @@ def run(name: str, count: int, seed: int = 0) -> Facts:
         before = server.sample()
         start = time.monotonic()
         facts = part(server, count, random.Random(seed + 1))
-        seconds = time.monotonic() - start
+        told = {"part": name, "count": count, "seconds": round(time.monotonic() - start, 1)}
         settled = server.settle()
-        after = server.sample()
-        grown = {key: value - asdict(before)[key] for key, value in asdict(after).items()}
-        facts = {
-            "part": name,
-            "count": count,
-            "seconds": round(seconds, 1),
-            **facts,
-            "settled": settled,
-            "grown": grown,
-        }
+        grown = {key: value - asdict(before)[key] for key, value in asdict(server.sample()).items()}
+        facts = {**told, **facts, "settled": settled, "grown": grown}
         facts["exit_code"] = server.stop()
         facts["faults"] = server.faults[:5]
     flat = grown["rss"] <= GROWTH and grown["shared"] <= 0 and grown["threads"] <= 2 and grown["files"] <= 4
@@ -382,8 +391,7 @@ def main() -> int:
     well = True
     for name in given.parts or PARTS:
         facts = run(name, max(1, round(PARTS[name][1] * given.scale)))
-        sys.stdout.write(json.dumps(facts) + "\n")
-        sys.stdout.flush()
+        print(json.dumps(facts), flush=True)
         well = well and facts["well"]
     return 0 if well else 1
 

@@ -65,6 +65,12 @@ def test_commands_accept_a_remote_device(server: str, tmp_path: Path) -> None:
     assert run_umd("verify", str(file)).returncode == 0
 
 
+@pytest.mark.parametrize("name", ["{}", "grpc://{}", "grpc://{}/sim:0"])
+def test_top_takes_an_address_or_a_servers_name(server: str, name: str) -> None:
+    found = json.loads(run_umd("top", name.format(server), "--json").stdout)
+    assert [device["name"] for device in found["devices"]] == ["sim:0"]
+
+
 def test_check_without_a_server_says_how_to_start_one() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.grpc.frames import PROGRAM, SIZE, A, B, C, D, X, add_program
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client import Client
 
@@ -220,3 +221,15 @@ def open_session(server: ServerProcess) -> Iterator[Callable[..., FrameSession]]
     yield start
     for session in opened:
         session.abandon()
+
+
+@pytest.fixture
+def session(open_session: Callable[..., FrameSession]) -> FrameSession:
+    """An open session with buffers A, B, C, D (A holds 0…5), and a program that adds two of them."""
+    opened = open_session()
+    opened.send(
+        opened.frame(allocate=pb.Allocate(handles=[A, B, C, D], sizes=[SIZE] * 4)),
+        opened.frame(load=pb.Load(handle=PROGRAM, program=add_program())),
+        opened.frame(write=pb.WriteRange(buffer=A, data=X.tobytes())),
+    )
+    return opened

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,9 +19,9 @@ import pytest
 from tests.grpc.conftest import FrameSession, ServerProcess
 from tests.grpc.identities import add, move_home
 from tests.grpc.wires import MARK, Way, Wire
-from umd_core.errors import DeviceLostError
+from umd_core.errors import DeviceLostError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
-from umd_grpc.client.bulk import KEPT
+from umd_grpc.client.bulk import KEPT, TRIES
 from umd_grpc.client.remote import RemoteDevice
 from umd_grpc.messages import chunks
 from umd_grpc.server.tokens import TokenFile
@@ -89,6 +90,35 @@ def test_what_is_on_its_way_may_change_when_write_has_returned(device: RemoteDev
         device.write(buffer, 0, data)
         data[:] = 0
         assert np.array_equal(np.frombuffer(device.read(buffer, 0, size), np.uint8), expected)
+
+
+def test_a_device_that_was_closed_carries_nothing(device: RemoteDevice) -> None:
+    """Neither what begins nor what a thread goes on with, which would print what else it raised."""
+    bulk, data = device._session.bulk, memoryview(bytearray(8))
+    device.close()
+    for use in (
+        lambda: bulk.write(1, data, 1.0),
+        lambda: bulk.read(1, data, 1.0),
+        lambda: bulk._ask(1, TRIES, time.monotonic() + 1.0),
+    ):
+        with pytest.raises(DeviceLostError):
+            use()
+
+
+@pytest.mark.parametrize("what", ["write", "read"])
+def test_a_device_is_closed_by_another_thread(server: ServerProcess, what: str) -> None:
+    """Whoever moves bytes is told, in whatever state the closing meets it."""
+    data, out = noise(LARGE), np.empty(LARGE, np.uint8)
+    for number in range(6):
+        device = RemoteDevice(server.address, shared_memory=False)
+        buffer = device.allocate(LARGE)
+        device.synchronize()
+        closing = threading.Timer(number / 200, device.close)
+        closing.start()
+        with pytest.raises(UmdError):
+            while True:
+                device.write(buffer, 0, data) if what == "write" else device.read_into(buffer, 0, out)
+        closing.join()
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -110,6 +110,34 @@ device.close()
 client.close()
 print("well")
 """
+FORKING = """
+import os, sys
+import numpy as np
+from umd_core.errors import DeviceLostError
+from umd_grpc.client import Client
+from umd_grpc.client.remote import RemoteDevice
+
+address = sys.argv[1]
+device, client = RemoteDevice(address), Client(address)
+tensor = device.tensor(np.arange(4.0))
+tensor.numpy()
+child = os.fork()
+if not child:
+    for use in (tensor.numpy, lambda: device.allocate(4), client.describe):
+        try:
+            use()
+        except DeviceLostError as error:
+            assert "spawn" in str(error), error
+        else:
+            os._exit(3)
+    os._exit(7)
+_, state = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(state) == 7, state
+assert tensor.numpy().tolist() == [0, 1, 2, 3]
+device.close()
+client.close()
+print("well")
+"""
 
 
 @pytest.mark.parametrize("script", [CHILDREN, DATA + LOADERS], ids=["children", "loaders"])
@@ -117,4 +145,11 @@ def test_forked_children_finish_or_raise(server: Any, script: str) -> None:
     """Children made by fork, and the workers of a DataLoader, which PyTorch forks."""
     command = [sys.executable, "-W", "ignore", "-c", COMMON + script, server.address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("well", 0), done.stderr
+
+
+def test_a_forked_child_is_told_and_the_parent_goes_on(server: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, server.address], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.stdout.strip(), done.returncode) == ("well", 0), done.stderr

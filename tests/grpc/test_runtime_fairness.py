@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -24,9 +25,12 @@ from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client import Client
 from umd_grpc.limits import DEFAULT, Limits
 from umd_grpc.messages import wire
-from umd_grpc.server.cancels import WINDOW, Cancels
+from umd_grpc.messages.frames import cut_frames
+from umd_grpc.server.cancels import WINDOW, Cancels, Order
 from umd_grpc.server.courtesy import Courtesy, PoliteLoop
 from umd_grpc.server.inbox import Inbox
+from umd_grpc.server.repeats import Repeats, may_be_short
+from umd_grpc.server.session import SHORT_SECONDS
 from umd_grpc.server.work import Work
 
 A, B, C = HANDLES = [number | 1 << 32 for number in (1, 2, 3)]
@@ -145,6 +149,7 @@ COMMANDS = st.one_of(
     st.builds(pb.Cancel, seqs=st.lists(st.integers(1, 12), max_size=3), queues=st.lists(st.integers(0, 2), max_size=2)),
     st.just(pb.Flush()),
 )
+ANY = st.lists(st.integers(1, 40), max_size=2)
 _FIELDS = {pb.Submit: "submit", pb.WriteRange: "write", pb.Cancel: "cancel", pb.Flush: "flush"}
 
 
@@ -167,6 +172,47 @@ def test_exactly_the_cancel_frames_of_a_message_are_found(commands: list[Any], f
             if order.seq > seq
         ]
         assert (found.begin(Work(found, seq, queue)) is not None) == any(meant)
+
+
+@given(st.lists(st.one_of(st.just("submit"), st.just("hear"), st.builds(pb.Cancel, seqs=ANY, queues=ANY)), max_size=40))
+def test_orders_hold_until_they_are_reached_and_are_forgotten_then(steps: list[Any]) -> None:
+    """Frames are heard of some time before they are reached, and a submission that is reached begins or is ended."""
+    found, frames, heard = cancels(), list(enumerate(steps, 1)), list[tuple[int, Any]]()
+    behind = deque(frames)
+    for seq, step in frames:
+        while behind and (behind[0][0] <= seq or step == "hear"):
+            number, other = behind.popleft()
+            if isinstance(other, pb.Cancel):
+                raw = pb.SessionRequest(frames=[pb.Frame(seq=number, cancel=other)]).SerializeToString()
+                assert not list(found.look_ahead(raw))
+                heard.append((number, other))
+            elif other == "hear" and number > seq:
+                break
+        if step == "submit":
+            meant = any(
+                number > seq and (not order.ByteSize() or seq in order.seqs or 1 in order.queues)
+                for number, order in heard
+            )
+            assert (found.begin(Work(found, seq, 1)) is not None) == meant
+        found.passed(seq)
+    for _ in range(2):
+        found.passed(len(frames) + 1)
+    assert not any(noted.newest or noted._seqs or noted._queues for noted in (found._older, found._newer))
+
+
+def test_a_submission_begins_as_fast_however_many_orders_wait() -> None:
+    """Nothing is looked at one by one: a session that has sent a million of them keeps nobody from the device."""
+    found, looks = cancels(), list[int]()
+
+    class Counted(int):
+        def __lt__(self, other: int) -> bool:
+            looks.append(other)
+            return int(self) < other
+
+    for seq in range(10, 5_000):
+        found._note(Order(seq, frozenset({seq}), frozenset()))
+    assert found.begin(Work(found, Counted(1), 0)) is None
+    assert 0 < len(looks) <= 6
 
 
 @pytest.mark.parametrize("size", [0, WINDOW, WINDOW + 1, 10 * WINDOW])
@@ -218,6 +264,15 @@ def test_what_cannot_be_read_stops_where_it_stands() -> None:
         assert not inbox.at_end
         with pytest.raises(error):  # also when somebody asks again
             inbox.frame()
+
+
+def test_a_message_of_many_little_frames_is_not_short() -> None:
+    """It would keep the event loop, and with it everybody, for milliseconds."""
+    many = [pb.Frame(seq=seq, flush=pb.Flush()) for seq in range(1, 400)]
+    raw = pb.SessionRequest(frames=many).SerializeToString()
+    assert may_be_short(raw)
+    taken_ = [Repeats().seconds(body) for body in cut_frames(raw, DEFAULT)]
+    assert sum(taken_[:3]) < SHORT_SECONDS < sum(taken_)
 
 
 # giving way

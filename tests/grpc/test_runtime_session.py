@@ -1,4 +1,4 @@
-"""Sessions spoken frame by frame: order, handles, failures, limits, isolation, hostile bytes."""
+"""Sessions spoken frame by frame: order, handles, failures, limits, isolation."""
 
 from __future__ import annotations
 
@@ -7,61 +7,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import umd_core as umd
+from tests.grpc.frames import FENCE, PROGRAM, SIZE, A, B, C, D, X, add_program, handle, status, submit, values
 from umd_core.errors import Status
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client import Client
 from umd_grpc.limits import DEFAULT
-from umd_grpc.messages import wire
 
 Open = Callable[..., Any]
 WRITE: Any = pb.DIRECTION_WRITE
 UNKNOWN: Any = 3
-X = np.arange(6, dtype=np.float32)
-SIZE = X.nbytes
-
-
-def add_program() -> bytes:
-    return bytes(umd.translate("Add", [X, X]))
-
-
-def handle(number: int, generation: int = 1) -> int:
-    return number | generation << 32
-
-
-A, B, C, D = (handle(number) for number in range(1, 5))
-PROGRAM, FENCE = handle(1), handle(9)
-
-
-@pytest.fixture
-def session(open_session: Open) -> Any:
-    """An open session with buffers A, B, C, D (A holds 0…5), and a program that adds two of them."""
-    opened = open_session()
-    opened.send(
-        opened.frame(allocate=pb.Allocate(handles=[A, B, C, D], sizes=[SIZE] * 4)),
-        opened.frame(load=pb.Load(handle=PROGRAM, program=add_program())),
-        opened.frame(write=pb.WriteRange(buffer=A, data=X.tobytes())),
-    )
-    return opened
-
-
-def submit(a: int, b: int, out: int, **fields: Any) -> pb.Submit:
-    return pb.Submit(program=fields.pop("program", PROGRAM), buffers=[a, b, out], sizes=[SIZE] * 3, **fields)
-
-
-def values(data: bytes) -> list[float]:
-    return [float(value) for value in np.frombuffer(data, np.float32)]
-
-
-def status(reply: Any) -> int:
-    assert reply.WhichOneof("result") == "error", reply
-    return int(reply.error.status)
 
 
 def test_describe(client: Client) -> None:
@@ -107,18 +65,6 @@ def test_ranges_of_buffers(session: Any) -> None:
     )
     assert values(session.read(B, 0, SIZE)) == list(X + X)
     assert values(session.read(C, 0, SIZE)) == list(X + X)
-
-
-def test_new_memory_is_zero_whatever_other_sessions_left(open_session: Open) -> None:
-    first = open_session()
-    first.allocate(A, 4096)
-    first.send(first.frame(write=pb.WriteRange(buffer=A, data=b"\xab" * 4096)))
-    assert first.read(A, 0, 4096) == b"\xab" * 4096
-    first.close()
-    second = open_session()
-    for number in range(1, 20):
-        second.allocate(handle(number), 4096)
-        assert second.read(handle(number), 0, 4096) == bytes(4096)
 
 
 def test_sessions_cannot_touch_each_others_things(open_session: Open, session: Any) -> None:
@@ -335,29 +281,6 @@ def test_another_protocol_version_is_named(open_session: Open) -> None:
     assert opened.ask(open=pb.Open(protocol=1)).WhichOneof("result") == "opened"
 
 
-HOSTILE = [
-    b"\xff",
-    b"\x0a\x05abc",
-    wire.head(1, 3) + b"\x08\xff\xff",
-    wire.head(1, 4) + b"\x2a\x02\xff\xff",
-    b"\x0a\x00" * (DEFAULT.frames + 1),
-    wire.head(1, DEFAULT.frame + 8)
-    + wire.head(6, DEFAULT.frame + 3)
-    + b"\x3a\x00" * (DEFAULT.frame // 2 + 1)
-    + b"\x48",
-]
-
-
-@pytest.mark.parametrize("raw", HOSTILE, ids=["key", "cut", "number", "nested", "frames", "amplified"])
-def test_what_cannot_be_read_ends_the_session_with_a_reason(session: Any, raw: bytes) -> None:
-    session.send_raw(raw)
-    with pytest.raises(grpc.RpcError) as caught:
-        while True:
-            session.next()
-    assert caught.value.code() is grpc.StatusCode.ABORTED
-    assert status(session.replies[0]) in (Status.BAD_BYTES, Status.LIMIT)
-
-
 def test_a_large_program_is_read_though_its_frame_is_not_parsed(open_session: Open) -> None:
     opened = open_session()
     large = add_program() + bytes(DEFAULT.frame)
@@ -372,98 +295,3 @@ def test_a_large_program_is_read_though_its_frame_is_not_parsed(open_session: Op
     opened.send(opened.frame(allocate=pb.Allocate(handles=[A, B], sizes=[4 << 20] * 2)))
     opened.send(opened.frame(submit=pb.Submit(program=handle(2), buffers=[A, B])))
     assert values(opened.read(B, (4 << 20) - 8, 8)) == [1, 1]
-
-
-COMMANDS = st.sampled_from(
-    [
-        pb.Frame(allocate=pb.Allocate(handles=[A], sizes=[64])),
-        pb.Frame(load=pb.Load(handle=PROGRAM, program=add_program())),
-        pb.Frame(submit=submit(A, B, C, waits=[pb.FenceValue(fence=FENCE, value=1)])),
-        pb.Frame(write=pb.WriteRange(buffer=A, data=b"abcd")),
-        pb.Frame(transfer=pb.Transfer(id=1, direction=WRITE, buffer=A, size=4)),
-        pb.Frame(signal=pb.FenceValue(fence=FENCE, value=3)),
-        pb.Frame(free=pb.Free(buffers=[A], programs=[PROGRAM], fences=[FENCE])),
-        pb.Frame(wait=pb.Wait(fence=pb.FenceValue(fence=FENCE, value=1), timeout_ms=1)),
-    ]
-)
-EDITS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(COMMANDS, EDITS), max_size=8))
-def test_hostile_frames_never_end_the_server(server: Any, frames: list[tuple[Any, list[tuple[int, int]]]]) -> None:
-    parts = [pb.SessionRequest(frames=[pb.Frame(seq=1, open=pb.Open(protocol=1))]).SerializeToString()]
-    for number, (template, edits) in enumerate(frames, 2):
-        frame = pb.Frame(seq=number)
-        frame.MergeFrom(template)
-        body = bytearray(frame.SerializeToString())
-        for at, value in edits:
-            body[at % len(body)] = value
-        parts.append(wire.head(1, len(body)) + bytes(body))
-    channel: Any = grpc.insecure_channel(server.address)
-    with channel:
-        call = channel.stream_stream("/umd.runtime.Runtime/Session")(iter([parts[0], b"".join(parts[1:])]), timeout=30)
-        try:
-            responses = [pb.SessionResponse.FromString(raw) for raw in call]
-        except grpc.RpcError as error:
-            assert error.code() is grpc.StatusCode.ABORTED  # it ended well, or with a reason
-        else:
-            assert responses
-    server.check_sound()
-
-
-@pytest.fixture
-def share(client: Client) -> int:
-    """Two thirds of the device's memory: it is there once only."""
-    return client.describe().devices[0].memory * 2 // 3
-
-
-def fits(session: Any, number: int, size: int) -> bool:
-    reply = session.do(allocate=pb.Allocate(handles=[handle(number)], sizes=[size]))
-    return not reply.HasField("error")
-
-
-def test_the_end_of_a_session_frees_everything(open_session: Open, share: int) -> None:
-    for _ in range(3):
-        opened = open_session()
-        assert fits(opened, 1, share)
-        assert not fits(opened, 2, share)
-        opened.close()
-
-
-def test_work_that_still_waits_ends_with_its_session(open_session: Open, share: int) -> None:
-    for _ in range(2):
-        opened = open_session()
-        opened.send(opened.frame(load=pb.Load(handle=PROGRAM, program=add_program())))
-        assert fits(opened, 1, share)
-        opened.send(
-            opened.frame(allocate=pb.Allocate(handles=[B, C], sizes=[SIZE, SIZE])),
-            opened.frame(submit=submit(A, B, C, waits=[pb.FenceValue(fence=FENCE, value=1)])),
-            opened.frame(free=pb.Free(buffers=[A])),
-        )
-        assert not fits(opened, 9, share)  # work that was submitted with it has not ended
-        opened.close()
-
-
-def with_arena(size: int) -> bytes:
-    """Returns a program with that much transient memory."""
-    graph = umd.Graph("arena")
-    x = graph.input("x", umd.TensorDesc("f32", (size // 4,)))
-    graph.output(graph.add("ReduceMax", [graph.add("Relu", [x])], {"keepdims": 0}))
-    command_buffer = umd.translate(graph)
-    assert command_buffer.arena_size >= size - 4
-    return bytes(command_buffer)
-
-
-def test_the_transient_memory_of_programs_is_freed(open_session: Open, share: int) -> None:
-    opened = open_session()
-    raw = with_arena(share)
-    for number in range(1, 4):
-        assert not opened.do(load=pb.Load(handle=handle(number), program=raw)).HasField("error")
-        assert not fits(opened, 2 * number, share)
-        assert not opened.do(free=pb.Free(programs=[handle(number)])).HasField("error")
-        assert fits(opened, 2 * number + 1, share)
-        assert not opened.do(free=pb.Free(buffers=[handle(2 * number + 1)])).HasField("error")
-    assert not opened.do(load=pb.Load(handle=handle(9), program=raw)).HasField("error")
-    opened.close()
-    assert fits(open_session(), 1, share)

@@ -24,19 +24,20 @@ import umd_core as umd
 from tests.grpc import test_remote_conformance
 from tests.grpc.conftest import FrameSession, ServerProcess
 from tests.grpc.faulty_workers import LOST, STUCK, WHY
+from tests.grpc.frames import A, B, submit
+from tests.grpc.test_runtime_hostile import (
+    test_what_cannot_be_read_ends_the_session_with_a_reason,  # the same is to hold here  # noqa: F401
+)
+from tests.grpc.test_runtime_memory import (
+    test_new_memory_is_zero_whatever_other_sessions_left,  # the same is to hold here  # noqa: F401
+)
 from tests.grpc.test_runtime_session import (  # the same is to hold here  # noqa: F401
-    A,
-    B,
-    session,
-    submit,
     test_fences,
     test_handles_are_made_once,
     test_large_reads_are_answered_in_several_messages,
-    test_new_memory_is_zero_whatever_other_sessions_left,
     test_programs_by_hash,
     test_ranges_of_buffers,
     test_sessions_cannot_touch_each_others_things,
-    test_what_cannot_be_read_ends_the_session_with_a_reason,
     test_what_was_not_computed_is_not_read,
 )
 from umd_core.errors import DeviceLostError, Status

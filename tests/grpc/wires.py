@@ -43,12 +43,18 @@ class Wire:
         self.harmed.clear()
         self._damage = way
 
+    def cut(self) -> None:
+        """Cuts every connection; new ones are accepted."""
+        opened, self._sockets = self._sockets, []
+        for each in opened:
+            _shut(each)
+            each.close()
+
     def close(self) -> None:
         """Ends it and every connection."""
-        for each in [self._listening, *self._sockets]:
-            with suppress(OSError):  # the other end was first
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        _shut(self._listening)
+        self._listening.close()
+        self.cut()
 
     def _accept(self) -> None:
         with suppress(OSError):  # closed by the test
@@ -75,6 +81,10 @@ class Wire:
                     data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
                     self.harmed.set()
                 target.sendall(data)
-        for each in (source, target):
-            with suppress(OSError):  # the other end was first
-                each.shutdown(socket.SHUT_RDWR)
+        _shut(source)
+        _shut(target)
+
+
+def _shut(each: socket.socket) -> None:
+    with suppress(OSError):  # the other end was first
+        each.shutdown(socket.SHUT_RDWR)

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from umd_grpc._pb.umd.admin_pb2 import State
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+SERVER = "host:port, unix:/path, or grpcs://host:port of a server with TLS."
 
 
 def top(
-    address: Annotated[str, typer.Argument(help="host:port or unix:/path of the server.")] = "127.0.0.1:50051",
+    address: Annotated[str, typer.Argument(help=SERVER)] = "127.0.0.1:50051",
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, max=60, help="Seconds from one look to the next.")
     ] = 1.0,
@@ -48,8 +49,10 @@ def watch(address: str, interval: float) -> Iterator[State]:
         UmdError: the server cannot be asked, or ended.
     """
     from umd_grpc.client import Client
+    from umd_grpc.client.access import Access, read_url
 
-    with Client(address) as client:
+    access = read_url(address)[1] if "://" in address else Access(address)
+    with Client(access) as client:
         yield from client.watch(interval)
 
 

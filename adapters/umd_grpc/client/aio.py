@@ -58,7 +58,7 @@ class LoopDevice(RemoteDevice):
     def ask_range(self, where: Binding, receiver: Waiting) -> None:
         """Adds a frame that asks for at most 1 MiB."""
         self._session.begin()
-        frame = self._read_frame(*where)
+        frame = self._ranges.read_frame(*where)
         self._session.link.answer_to(frame.seq, receiver)
 
     def ask_end(self, receiver: Waiting) -> None:

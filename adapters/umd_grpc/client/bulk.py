@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 
-from umd_core.errors import CancelledError, DecodeError, UmdError
+from umd_core.errors import CancelledError, DecodeError, DeviceLostError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.channel import call_error
 from umd_grpc.client.shared_memory import Share, ShareLostError
@@ -25,6 +25,7 @@ KEPT = 16 << 20
 """Bytes of a write up to which its messages are kept until the server has them, so that nobody waits for that."""
 _EVER_FREED = 16 << 20
 TRIES = 5
+_CLOSED = "it was closed"
 _PAUSE_SECONDS, _LEAVE_SECONDS = 0.05, 5.0
 _BROKEN = frozenset(
     (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
@@ -32,6 +33,7 @@ _BROKEN = frozenset(
 """How calls end that another one may continue."""
 _GOES_ON = (CancelledError, DecodeError)
 """What the server says of a call that another one may continue: it ended early, or brought damaged bytes."""
+Result = TypeVar("Result")
 Source = Callable[[int], Iterator[bytes]]
 """Returns the messages of a write from a byte on, the names of session and transfer left out."""
 
@@ -133,7 +135,10 @@ class Bulk:
         """Yields the messages from a byte on; each is made while the one before is sent."""
         ahead: Future[bytes] | None = None
         for at in range(start, len(data), self._chunk):
-            made, ahead = ahead, self._helper.submit(write_request, b"", 0, at, data[at : at + self._chunk])
+            try:
+                made, ahead = ahead, self._ahead(write_request, b"", 0, at, data[at : at + self._chunk])
+            except DeviceLostError:  # whoever waits for the call hears it: raised here it would only be logged
+                return
             if made is not None:
                 yield made.result()
         if ahead is not None:
@@ -151,7 +156,29 @@ class Bulk:
                 self.bytes_up += len(whole)
                 yield whole
 
-        return self._write.future(named(), timeout=timeout)
+        return self._begin(self._write.future, named(), timeout)
+
+    def _ahead(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Has the helper call a function.
+
+        Raises:
+            DeviceLostError: there is no helper any more: the device was closed meanwhile.
+        """
+        try:
+            return self._helper.submit(function, *arguments)
+        except RuntimeError as error:
+            raise DeviceLostError(self._name, _CLOSED) from error
+
+    def _begin(self, method: Callable[..., Any], request: Any, timeout: float) -> Any:
+        """Begins a call.
+
+        Raises:
+            DeviceLostError: the channel is closed: the device was closed meanwhile.
+        """
+        try:
+            return method(request, timeout=timeout)
+        except ValueError as error:
+            raise DeviceLostError(self._name, _CLOSED) from error
 
     def _head(self, transfer: int, **fields: Any) -> bytes:
         return pb.WriteRequest(session=self._session, transfer=transfer, **fields).SerializeToString()
@@ -210,7 +237,8 @@ class Bulk:
         """
         while True:
             time.sleep(_PAUSE_SECONDS)
-            call = self._write.future(iter([self._head(transfer)]), timeout=max(0.1, deadline - time.monotonic()))
+            left = max(0.1, deadline - time.monotonic())
+            call = self._begin(self._write.future, iter([self._head(transfer)]), left)
             done, error = self._outcome(call)
             if error is None:
                 return done
@@ -255,8 +283,8 @@ class Bulk:
             UmdError: what the server found.
         """
         request = pb.ReadRequest(session=self._session, transfer=transfer, offset=done, hold=True)
-        call = self._read(request.SerializeToString(), timeout=timeout)
-        placed = _Placed(self._helper, into, done)
+        call = self._begin(self._read, request.SerializeToString(), timeout)
+        placed = _Placed(self._ahead, into, done)
         try:
             for raw in call:
                 self.bytes_down += len(raw)
@@ -283,8 +311,8 @@ class Bulk:
 
     def _leave(self, method: Callable[..., Any], request: Any) -> None:
         """Makes a call that nobody waits for; it is held until it has ended."""
-        with suppress(ValueError):  # the channel is closed, and the session with it
-            call = method(request, timeout=_LEAVE_SECONDS)
+        with suppress(DeviceLostError):  # the session has ended as well
+            call = self._begin(method, request, _LEAVE_SECONDS)
             self._last.add(call)
             call.add_done_callback(self._last.discard)
 
@@ -328,8 +356,8 @@ class _Placed:
         done: bytes that are in place.
     """
 
-    def __init__(self, helper: ThreadPoolExecutor, into: memoryview, done: int) -> None:
-        self._helper, self._into = helper, into
+    def __init__(self, ahead: Callable[..., Future[int]], into: memoryview, done: int) -> None:
+        self._ahead, self._into = ahead, into
         self._under_way: Future[int] | None = None
         self.done = done
 
@@ -338,9 +366,10 @@ class _Placed:
 
         Raises:
             DecodeError: that one was damaged, or this one does not follow it.
+            DeviceLostError: the device was closed meanwhile.
         """
         chunk.check_order(self.settle(), len(self._into))
-        self._under_way = self._helper.submit(_place, chunk, self._into)
+        self._under_way = self._ahead(_place, chunk, self._into)
 
     def settle(self) -> int:
         """Returns how many bytes are in place, when nothing is under way any more.

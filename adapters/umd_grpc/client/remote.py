@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from umd_core.commands import CommandBuffer
 from umd_core.device import Binding, Buffer, Caps, FenceValue, Tensor
 from umd_core.device.cache import Bounded, Recent
 from umd_core.device.tensor import as_bytes, start, upload, writable
 from umd_core.dtypes import BY_CODE, DType
-from umd_core.errors import BindingError, LimitError, OutOfMemoryError, StaleHandleError, UnsupportedError
+from umd_core.errors import LimitError, OutOfMemoryError, StaleHandleError, UnsupportedError
 from umd_core.kernels import KernelRecord
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.access import Access, reach
-from umd_grpc.client.link import Reply
 from umd_grpc.client.program import RemoteProgram
+from umd_grpc.client.ranges import Ranges
 from umd_grpc.client.session import RemoteSession
 from umd_grpc.client.things import RemoteBuffer, RemoteFence, RemoteTicket
-from umd_grpc.client.weights import Offer, offers
+from umd_grpc.client.weights import offers
 
 PROGRAMS = 128
 SECONDS = 60.0
@@ -83,7 +81,7 @@ class RemoteDevice:
         )
         self.name = self._session.name
         self._programs, self._recent = Bounded(PROGRAMS), Recent(PROGRAMS)
-        self._transfers = 0
+        self._ranges = Ranges(self._session)
 
     def close(self) -> None:
         """Ends the session: the server frees everything that it made."""
@@ -172,23 +170,7 @@ class RemoteDevice:
         Raises:
             UmdError: the connection failed again and again.
         """
-        view, session = as_bytes(data), self._session
-        with session.lock:
-            session.begin()
-            _check(buffer, offset, view.nbytes, "write")
-            if view.nbytes <= session.limits.inline_size:
-                if view.nbytes:
-                    command = session.outbox.frame(view.nbytes).write
-                    command.buffer, command.offset, command.data = buffer.memory, offset, bytes(view)
-                session.end()
-                return
-            pieces = [
-                (self._transfer(pb.DIRECTION_WRITE, buffer, offset + at, size), view[at : at + size])
-                for at, size in self._pieces(view.nbytes)
-            ]
-            session.send()
-        for transfer, piece in pieces:
-            session.bulk.write(transfer, piece, session.timeout)
+        self._ranges.write(buffer, offset, as_bytes(data))
 
     def write_weights(self, writes: Sequence[tuple[Buffer, int, Any]]) -> int:
         """Writes bytes, given as (buffer, offset, data), that this server may have kept from before.
@@ -202,37 +184,8 @@ class RemoteDevice:
         Raises:
             UmdError: what went wrong.
         """
-        sent = 0
-        for batch in offers(writes, self._session.limits, known="weights" in self.caps().flags):
-            sent += self._offer(batch)
-        return sent
-
-    def _offer(self, batch: Sequence[Offer]) -> int:
-        """Offers weights by their hashes and sends those that the server asks for."""
-        session = self._session
-        asked: list[tuple[int, Reply, Offer]] = []
-        with session.lock:
-            session.begin()
-            for offer in batch:
-                _check(offer.buffer, offer.offset, len(offer.data), "write")
-                if offer.sha256:
-                    transfer = self._transfer(
-                        pb.DIRECTION_WRITE, offer.buffer, offer.offset, len(offer.data), offer.sha256
-                    )
-                    asked.append((transfer, session.link.expect(session.outbox.seq), offer))
-            if asked:
-                session.send()
-                session.round_trips += 1
-        sent = 0
-        for offer in batch:
-            if not offer.sha256:
-                self.write(offer.buffer, offer.offset, offer.data)
-                sent += len(offer.data)
-        for transfer, reply, offer in asked:
-            if not session.link.result(reply, session.timeout).done.value:
-                session.bulk.write(transfer, offer.data, session.timeout)
-                sent += len(offer.data)
-        return sent
+        batches = offers(writes, self._session.limits, known="weights" in self.caps().flags)
+        return sum(self._ranges.offer(batch) for batch in batches)
 
     def read(self, buffer: Buffer, offset: int, size: int) -> memoryview:
         """Returns `size` bytes from byte `offset` on, once everything submitted before has run."""
@@ -244,7 +197,7 @@ class RemoteDevice:
         Raises:
             PoisonedError: work that failed should have written some of them.
         """
-        return self._read(ranges, {})
+        return self._ranges.read(ranges, {})
 
     def read_into(self, buffer: Buffer, offset: int, out: Any) -> None:
         """Fills `out`, anything writable that is contiguous, with the bytes from byte `offset` on.
@@ -253,54 +206,9 @@ class RemoteDevice:
             PoisonedError: work that failed should have written some of them.
         """
         view = writable(out)
-        for data in self._read([Binding(buffer, offset, len(view))], {0: view}):
+        for data in self._ranges.read([Binding(buffer, offset, len(view))], {0: view}):
             if data is not view:
                 view[:] = data
-
-    def _read(self, ranges: Sequence[Binding], into: Mapping[int, memoryview]) -> list[memoryview]:
-        """Returns the bytes of ranges; `into` has places for some of them, by index, which large ones fill."""
-        session = self._session
-        replies: list[tuple[int, Reply]] = []
-        transfers: list[tuple[int, memoryview]] = []
-        results = [memoryview(b"")] * len(ranges)
-        with session.lock:
-            session.begin()
-            for index, (buffer, offset, size) in enumerate(ranges):
-                _check(buffer, offset, size, "read")
-                if size > session.limits.inline_size:
-                    results[index] = whole = into[index] if index in into else np.empty(size, np.uint8).data
-                    for at, length in self._pieces(size):
-                        transfer = self._transfer(pb.DIRECTION_READ, buffer, offset + at, length)
-                        transfers.append((transfer, whole[at : at + length]))
-                elif size:
-                    replies.append((index, session.expect(self._read_frame(buffer, offset, size))))
-            session.send()
-            session.round_trips += 1
-        for transfer, piece in transfers:
-            session.bulk.read(transfer, piece, session.timeout)
-        for index, reply in replies:
-            results[index] = memoryview(session.link.result(reply, session.timeout).data)
-        return results
-
-    def _read_frame(self, buffer: Buffer, offset: int, size: int) -> pb.Frame:
-        """Adds a frame that reads at most 1 MiB."""
-        frame = self._session.outbox.frame()
-        command = frame.read
-        command.buffer, command.offset, command.size = buffer.memory, offset, size
-        return frame
-
-    def _transfer(self, direction: pb.Direction, buffer: Buffer, offset: int, size: int, sha256: bytes = b"") -> int:
-        """Adds a transfer's frame and returns its id."""
-        self._transfers += 1
-        command = self._session.outbox.frame(len(sha256)).transfer
-        command.id, command.direction, command.buffer = self._transfers, direction, buffer.memory
-        command.offset, command.size, command.sha256 = offset, size, sha256
-        return self._transfers
-
-    def _pieces(self, size: int) -> list[tuple[int, int]]:
-        """Returns (offset, size) of the transfers that carry `size` bytes."""
-        most = self._session.limits.transfer_size
-        return [(at, min(most, size - at)) for at in range(0, size, most)]
 
     def tensor(self, array: Any) -> Tensor:
         """Returns a copy of a host array on the device."""
@@ -414,14 +322,6 @@ class RemoteDevice:
         """Returns the outputs of a command buffer. Nothing is waited for until their values are read."""
         program = command_buffer if isinstance(command_buffer, RemoteProgram) else self.program(command_buffer)
         return start(self, program, inputs)[0]
-
-
-def _check(buffer: Buffer, offset: int, size: int, what: str) -> None:
-    if not buffer.alive:
-        raise StaleHandleError("buffer", repr(buffer), "was freed")
-    if offset < 0 or size < 0 or size > buffer.size or offset > buffer.size - size:
-        detail = f"bytes [{offset}, {offset + size}) are outside the buffer of {buffer.size} bytes"
-        raise BindingError(0, "range", f"{what}: {detail}")
 
 
 def _types(kernel: pb.KernelSupport) -> frozenset[tuple[DType, ...]] | None:

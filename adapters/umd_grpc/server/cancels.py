@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,6 +40,34 @@ class Order:
         return seq < self.seq and (seq in self.seqs or queue in self.queues or not (self.seqs or self.queues))
 
 
+class _Noted:
+    """What many orders end, by what they name: a session may be sent a million of them.
+
+    Attributes:
+        newest: the highest number of an order, 0 when there is none.
+    """
+
+    __slots__ = ("_everything", "_queues", "_seqs", "newest")
+
+    def __init__(self) -> None:
+        self._seqs: dict[int, int] = {}
+        self._queues: dict[int, int] = {}
+        self._everything = self.newest = 0
+
+    def add(self, order: Order) -> None:
+        """Adds an order."""
+        for named, numbers in ((self._seqs, order.seqs), (self._queues, order.queues)):
+            for number in numbers:
+                named[number] = max(order.seq, named.get(number, 0))
+        if not (order.seqs or order.queues):
+            self._everything = max(order.seq, self._everything)
+        self.newest = max(order.seq, self.newest)
+
+    def ends(self, seq: int, queue: int) -> bool:
+        """Returns whether one of them ends a submission; see `Order.ends`."""
+        return seq < self._everything or seq < self._seqs.get(seq, 0) or seq < self._queues.get(queue, 0)
+
+
 class Cancels:
     """The Cancel frames of one session that are on their way.
 
@@ -47,7 +76,8 @@ class Cancels:
 
     def __init__(self, device: SequentialDevice, limits: Limits) -> None:
         self._device, self._limits = device, limits
-        self._orders: list[Order] = []
+        self._lock = threading.Lock()  # an order that is noted must not go to what has just been forgotten
+        self._older, self._newer = _Noted(), _Noted()
 
     def look_ahead(self, raw: bytes) -> Iterator[None]:
         """Notes the Cancel frames of a message that arrives, and stops what runs and is meant.
@@ -77,8 +107,10 @@ class Cancels:
                     yield
         except (UmdError, ProtobufDecodeError):
             return  # the session will say so when it gets there
-        for order in orders:
+        for count, order in enumerate(orders, 1):
             self._note(order)
+            if not count % FRAMES:
+                yield
 
     def everything(self) -> None:
         """Ends whatever the session has submitted."""
@@ -86,22 +118,22 @@ class Cancels:
 
     def _note(self, order: Order) -> None:
         # First the order, then the look at what runs: a submission that starts now does it the other way round.
-        self._orders.append(order)
+        with self._lock:
+            self._newer.add(order)
         work = self._device.control
         if isinstance(work, Work) and work.owner is self and order.ends(work.seq, work.queue) and not work.stops:
             work.stops.append(cancelled(work.seq))
 
     def begin(self, work: Work) -> Exception | None:
         """Returns the error of a submission that is to end before it starts."""
-        for order in self._orders:
-            if order.ends(work.seq, work.queue):
-                return cancelled(work.seq)
-        return None
+        ended = any(noted.ends(work.seq, work.queue) for noted in (self._older, self._newer))
+        return cancelled(work.seq) if ended else None
 
     def passed(self, seq: int) -> None:
-        """Forgets the orders that the session's frames have reached."""
-        for order in [order for order in self._orders if order.seq <= seq]:
-            self._orders.remove(order)  # in place: the event loop may add one at this moment
+        """Forgets orders that the session's frames have reached: all the older ones, once it has reached them all."""
+        if (self._older.newest or self._newer.newest) and self._older.newest <= seq:
+            with self._lock:
+                self._older, self._newer = self._newer, _Noted()
 
 
 def _order(body: bytes) -> Order | None:

@@ -12,6 +12,8 @@ from umd_grpc.messages import wire
 MOST, LARGEST = 256, 4_096
 LITTLE, LITTLE_READ = 4 << 10, 64 << 10
 """Bytes of a message that may be carried out where it arrives, and of a read in it."""
+LITTLE_SECONDS = 0.00001
+"""What a short read, a short write, or a Flush counts for: of Flush alone, such a message has hundreds."""
 _SEQ_KEY = 0x08
 _READ_KEY, _WRITE_KEY, _FLUSH_KEY = (bytes((number << 3 | wire.BYTES,)) for number in (8, 9, 11))
 _MAY_BE_SHORT = re.compile(rb"\x0a[\x00-\xff]{1,2}?\x08[\x80-\xff]{0,9}+[\x00-\x7f][\x32\x42\x4a\x5a]", re.DOTALL)
@@ -54,13 +56,13 @@ class Repeats:
         """Returns how long a frame will take, infinity when that is not known.
 
         A submission takes what it took before, for the same program ran over the same bytes. Short reads and writes, of
-        frames that are small themselves, and Flush take as good as nothing.
+        frames that are small themselves, and Flush take `LITTLE_SECONDS`.
         """
         _, rest = split(body)
         prepared = self._prepared.get(rest)
         if prepared is not None:
             return prepared.seconds
-        return 0.0 if _is_nothing(rest) else float("inf")
+        return LITTLE_SECONDS if _is_little(rest) else float("inf")
 
     def note(self, seq: int, body: bytes, command: pb.Submit, program: Program, bindings: list[Binding]) -> None:
         """Notes a frame that was carried out well; what waits, signals, or has a deadline is never the same again."""
@@ -92,8 +94,8 @@ def may_be_short(message: bytes) -> bool:
     return len(message) <= LITTLE and _MAY_BE_SHORT.match(message) is not None
 
 
-def _is_nothing(rest: bytes) -> bool:
-    """Returns whether a frame without its number asks for as good as no time."""
+def _is_little(rest: bytes) -> bool:
+    """Returns whether a frame without its number asks for hardly any time."""
     key = rest[:1]
     return key in (_FLUSH_KEY, _WRITE_KEY) or (key == _READ_KEY and pb.Frame.FromString(rest).read.size <= LITTLE_READ)
 

@@ -69,7 +69,7 @@ class Session:
     def short_frames(self, raw: bytes) -> list[bytes] | None:
         """Returns the frames of a message that keeps nobody waiting, carried out at once; None when it may.
 
-        It was short before, or asks for as good as nothing, and nothing stands before it.
+        It was short before, or asks for hardly anything, and nothing stands before it.
         """
         if self._inbox or self.moves or self.submissions or self._over or not self._opened:
             return None
