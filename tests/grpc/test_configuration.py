@@ -83,6 +83,10 @@ def test_the_defaults_are_the_settings() -> None:
     }
 
 
+def test_a_device_is_served_once() -> None:
+    assert Settings.of({"devices": ("sim", "sim:1", "sim:0", "sim:1")}).devices == ("sim:0", "sim:1")
+
+
 def test_each_field_is_used() -> None:
     """A value other than the default makes other settings."""
     other: dict[str, Any] = {"devices": ("sim:1",), "listen": ("127.0.0.1:1",), "unix_mode": 0o660, "tls.cert": "c",

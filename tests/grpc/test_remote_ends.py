@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import umd_core as umd
+from tests.grpc.wires import Wire
 from umd_core.device import FenceValue
-from umd_core.errors import DeviceLostError
+from umd_core.errors import DeviceLostError, QuotaError
 from umd_core.registry import open_device
+from umd_grpc.client import Client
 from umd_grpc.client.remote import RemoteDevice
 
 Start = Callable[..., Any]
@@ -77,6 +79,41 @@ def test_every_wait_ends_within_two_seconds_of_the_servers_end(start_server: Sta
     use("read", lambda: device.read(large, 0, 8 << 20))
     assert set(ends) == {"ticket", "fence", "write", "read"}
     assert max(ends.values()) - killed < 2
+    device.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_half_open_connection(start_server: Start) -> None:
+    """Nobody says that the other end is gone: either end finds out by itself, and the server frees everything."""
+    server = start_server()
+    wire = Wire(server.address)
+    try:
+        device = RemoteDevice(wire.address)
+        tensor = device.tensor(np.ones((300, 300), np.float32))
+        tensor.numpy()
+        with Client(server.address) as client:
+            state = client.watch(1.0)
+            assert [len(next(state).sessions) for _ in range(2)][-1] == 1
+            wire.silence()
+            with pytest.raises(DeviceLostError):
+                tensor.numpy()
+            for found in state:
+                if not found.sessions:
+                    break
+            assert [each.memory_used for each in found.devices] == [0]
+    finally:
+        wire.close()
+        device.close()
+
+
+def test_no_more_sessions_than_the_quota(start_server: Start) -> None:
+    server = start_server("--quota-sessions", "1")
+    device = RemoteDevice(server.address)
+    with pytest.raises(QuotaError) as caught:
+        RemoteDevice(server.address)
+    facts = caught.value.facts()
+    assert (facts["what"], facts["limit"]) == ("sessions", 1)
+    assert 0 < facts["retry_after_seconds"] <= 10
     device.close()
 
 

@@ -132,6 +132,27 @@ class Load:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("share", [True, False])
+def test_a_worker_killed_while_much_is_read(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, share: bool
+) -> None:
+    """Whichever learns of it first, the transfer or the session: the device is lost, and why is said."""
+    if not share:
+        monkeypatch.setenv("UMD_SHARED_MEMORY", "0")
+    for number in range(4):
+        device = opened(server)
+        tensor = device.tensor(np.ones(4 << 20, np.float32))
+        pid = worker(server)
+        killer = threading.Timer(0.02 * (1 + number), os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        with pytest.raises(DeviceLostError, match=r"signal 9 \(SIGKILL\)"):
+            while True:
+                tensor.numpy()
+        killer.join()
+        device.close()
+
+
+@pytest.mark.timeout(120)
 def test_workers_killed_at_any_moment(server: ServerProcess) -> None:
     """20 times: who worked there is told within 2 s, who works elsewhere sees nothing, the next start is clean."""
     before = len(server.events("worker_lost"))

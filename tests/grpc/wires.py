@@ -1,4 +1,4 @@
-"""A wire between a client and a server that can be cut, or change a byte."""
+"""A wire between a client and a server that can be cut, fall silent, or change a byte."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Wire:
         self.harmed = threading.Event()
         self.carried: dict[Way, int] = {"up": 0, "down": 0}
         self._sockets: list[socket.socket] = []
+        self._passing = threading.Event()
+        self._passing.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_after(self, way: Way, size: int) -> None:
@@ -43,6 +45,10 @@ class Wire:
         self.harmed.clear()
         self._damage = way
 
+    def silence(self) -> None:
+        """Passes nothing on any more, not even that an end has closed its connection."""
+        self._passing.clear()
+
     def cut(self) -> None:
         """Cuts every connection; new ones are accepted."""
         opened, self._sockets = self._sockets, []
@@ -52,6 +58,7 @@ class Wire:
 
     def close(self) -> None:
         """Ends it and every connection."""
+        self._passing.set()
         _shut(self._listening)
         self._listening.close()
         self.cut()
@@ -80,7 +87,9 @@ class Wire:
                     at, self._damage = data.index(MARK), None
                     data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
                     self.harmed.set()
-                target.sendall(data)
+                if self._passing.is_set():
+                    target.sendall(data)
+        self._passing.wait()
         _shut(source)
         _shut(target)
 

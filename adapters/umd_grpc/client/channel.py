@@ -50,6 +50,7 @@ def options(*, own_connection: bool = False) -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", MESSAGE_LIMIT),
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.http2.ping_timeout_ms", 5_000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.use_local_subchannel_pool", int(own_connection)),
     ]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import grpc
 
 from umd_core.device.control import CommandTime
-from umd_core.errors import CancelledError, DeviceLostError, NotAuthorisedError, UmdError
+from umd_core.errors import CancelledError, DeviceLostError, NotAuthorisedError, QuotaError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.channel import call_error
 from umd_grpc.messages.convert import read_error
@@ -151,9 +151,10 @@ class Link:
         Raises:
             DeviceLostError: it does not.
             NotAuthorisedError: the server does not know the client any more.
+            QuotaError: the client may not have another session.
         """
-        if isinstance(self._lost, NotAuthorisedError):
-            raise NotAuthorisedError(getattr(self._lost, "what", str(self._lost))) from self._lost
+        if isinstance(self._lost, (NotAuthorisedError, QuotaError)):
+            raise UmdError.from_facts(self._lost.status, str(self._lost), self._lost.facts()) from self._lost
         if self._lost is not None:
             raise DeviceLostError(self.name, str(getattr(self._lost, "reason", self._lost))) from self._lost
 

@@ -6,15 +6,19 @@ Large ones are transfers: a frame says what is moved, and `Bulk` moves it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from umd_core.device import Binding, Buffer
-from umd_core.errors import BindingError, StaleHandleError
+from umd_core.errors import BindingError, CancelledError, NotAuthorisedError, StaleHandleError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.link import Reply
 from umd_grpc.client.session import RemoteSession
 from umd_grpc.client.weights import Offer
+
+_END_SECONDS = 2.0
+"""How much later than a transfer fails its session may say that it has ended, and why."""
 
 
 class Ranges:
@@ -103,10 +107,20 @@ class Ranges:
             session.send()
             session.round_trips += 1
         for transfer, piece in transfers:
-            session.bulk.read(transfer, piece, session.timeout)
+            self._read_piece(transfer, piece)
         for index, reply in replies:
             results[index] = memoryview(session.link.result(reply, session.timeout).data)
         return results
+
+    def _read_piece(self, transfer: int, piece: memoryview) -> None:
+        session = self._session
+        try:
+            session.bulk.read(transfer, piece, session.timeout)
+        except (NotAuthorisedError, StaleHandleError):
+            # The session is gone, most likely: its stream, which says why, may come a little later.
+            with suppress(CancelledError):
+                session.link.wait_until(lambda: False, _END_SECONDS, "the end")
+            raise
 
     def read_frame(self, buffer: Buffer, offset: int, size: int) -> pb.Frame:
         """Adds a frame that reads at most 1 MiB."""

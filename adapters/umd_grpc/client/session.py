@@ -90,7 +90,7 @@ class RemoteSession:
         for found in described.devices:
             if device in ("", found.name):
                 return found
-        known = ", ".join(found.name for found in described.devices)
+        known = ", ".join(found.name for found in described.devices) or "none that this client may use"
         raise UnsupportedError(f"the server has no such device; it has {known}", device=self.name)
 
     def _open(self) -> pb.Opened:

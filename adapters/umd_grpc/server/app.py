@@ -230,6 +230,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.enable_channelz", 1),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]

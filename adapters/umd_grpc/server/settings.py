@@ -102,7 +102,7 @@ class Settings:
         """Returns the settings of a configuration's values, by key; those left out are as usual."""
         v = {**defaults(), **values}
         return cls(
-            devices=tuple(name if ":" in name else f"{name}:0" for name in v["devices"]),
+            devices=tuple(dict.fromkeys(name if ":" in name else f"{name}:0" for name in v["devices"])),
             listen=tuple(v["listen"]),
             grace_seconds=v["grace"],
             allow_insecure=v["allow_insecure"],
