@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from umd_torch.graphs import Argument
 from umd_torch.handles import DeviceTensor
 from umd_torch.host import Bytes, byte_count, copy_from, drawn_seed
+from umd_torch.lasting import Given, Lasting, Mapped, Place, Sent
 from umd_torch.layouts import Layout
 from umd_torch.memory import Slab, regions
 from umd_torch.session import Session
@@ -50,28 +51,40 @@ def in_layout(tensor: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, bool]
     return packed.copy_(tensor.detach()), False
 
 
-Given = dict[int, tuple[torch.Tensor, bool]]
-"""Per input the tensor that the program is given, in its layout, and whether it is the caller's own."""
+class Bound(NamedTuple):
+    """The inputs of one call.
+
+    Attributes:
+        bindings: one per input.
+        given: the tensors behind them; not those of lasting inputs that were bound before, which are the caller's own.
+        sent: the slab of what was sent for this call alone.
+        checked: whether every byte that was sent before is known to be still the same.
+    """
+
+    bindings: list[Any]
+    given: Given
+    sent: Slab | None
+    checked: bool
 
 
 class Inputs:
-    """The inputs of one program.
-
-    Parameters are the same tensors in every call. Where the device sees host memory their bindings are found once, and
-    hold as long as the addresses do: torch has checked by then that shapes and strides are what they were.
-    """
+    """The inputs of one program. Parameters are the same tensors in every call: `Lasting`."""
 
     def __init__(self, session: Session, arguments: Sequence[Argument], roles: Roles, changed: frozenset[int]) -> None:
         self._session, self._arguments, self._counted = session, arguments, roles.counted
         held = {i for i, a in enumerate(arguments) if a.tensor is not None}
         lasting = {i for i, a in enumerate(arguments) if a.position in roles.static or i in changed} - held
         self._static = lasting | held
-        self._lasting = tuple(sorted(lasting)) if session.maps else ()
-        self._positions = [arguments[i].position for i in self._lasting]
-        self._passing = [i for i in range(len(arguments)) if i not in self._lasting]
-        self._known: list[Any] = []
-        self._addresses: list[int] = []
-        self._evictions = -1
+        places = [Place(i, arguments[i].position, self._ahead(i)) for i in sorted(lasting)]
+        self._lasting: Lasting | None = None
+        if session.maps:
+            self._lasting = Mapped(session, places)
+        elif roles.plain:  # else one of them might be a handle, of which there is no other copy
+            self._lasting = Sent(session, places)
+        self._passing = [i for i in range(len(arguments)) if i not in lasting]
+
+    def _ahead(self, index: int) -> int:
+        return int(self._arguments[index].position in self._counted)
 
     @property
     def bytes_kept(self) -> int:
@@ -84,34 +97,30 @@ class Inputs:
         passing = (a for index, a in enumerate(self._arguments) if index not in self._static)
         return sum(argument.layout.desc.byte_size for argument in passing)
 
-    def bind(self, arguments: Sequence[Any]) -> tuple[list[Any], Given, Slab | None]:
-        """Returns a binding per input, the tensors behind those, and the slab of what was sent for this call alone.
+    def bind(self, arguments: Sequence[Any]) -> Bound:
+        """Returns what the program is given. Bytes of lasting inputs may have changed: `is_true` tells."""
+        self._session.evict()
+        known = self._lasting.known(arguments) if self._lasting else None
+        if known is None:
+            return self._bind(arguments, self._tensors(arguments, range(len(self._arguments))))
+        given = self._tensors(arguments, self._passing)
+        return Bound(known, given, self._fill(given, known), checked=False)
 
-        Lasting inputs whose bindings were known are the caller's own, and not among the tensors.
-        """
-        session = self._session
-        session.evict()
-        if self._evictions == session.evictions:
-            addresses = [arguments[position].data_ptr() for position in self._positions]
-            if addresses == self._addresses:
-                bindings = self._known.copy()
-                given = self._tensors(arguments, self._passing)
-                return bindings, given, self._fill(given, bindings)
-        bindings = [None] * len(self._arguments)
-        given = self._tensors(arguments, range(len(bindings)))
+    def bind_again(self, arguments: Sequence[Any], bound: Bound) -> Bound:
+        """Returns what the program is given once every byte has been compared, and sent where it was another."""
+        missing = [index for index in range(len(self._arguments)) if index not in bound.given]
+        return self._bind(arguments, bound.given | self._tensors(arguments, missing))
+
+    def is_true(self, arguments: Sequence[Any], bound: Bound) -> bool:
+        """Returns whether a call was given what torch has; where not, `bind_again`."""
+        return bound.checked or self._lasting is None or self._lasting.same_bytes(arguments)
+
+    def _bind(self, arguments: Sequence[Any], given: Given) -> Bound:
+        bindings: list[Any] = [None] * len(self._arguments)
         sent = self._fill(given, bindings)
-        self._learn(bindings, given)
-        return bindings, given, sent
-
-    def _learn(self, bindings: Sequence[Any], given: Given) -> None:
-        """Keeps the bindings of lasting inputs, if they are the caller's own tensors in host memory."""
-        tensors = [given[index] for index in self._lasting]
-        if not tensors or any(not own or isinstance(tensor, DeviceTensor) for tensor, own in tensors):
-            return
-        lasting = set(self._lasting)
-        self._known = [binding if index in lasting else None for index, binding in enumerate(bindings)]
-        self._addresses = [tensor.data_ptr() for tensor, _ in tensors]
-        self._evictions = self._session.evictions
+        if self._lasting:
+            self._lasting.learn(bindings, given)
+        return Bound(bindings, given, sent, checked=True)
 
     def _tensors(self, arguments: Sequence[Any], indices: Iterable[int]) -> Given:
         """Returns the tensors in the program's layouts."""
@@ -147,7 +156,7 @@ class Inputs:
                 if own:
                     parameters.note_return(tensor)
         if cached:
-            ahead = [int(self._arguments[index].position in self._counted) for index in cached]
+            ahead = [self._ahead(index) for index in cached]
             for index, binding in zip(cached, parameters.bindings(list(cached.values()), ahead), strict=True):
                 bindings[index] = binding
         return self._send(fresh, bindings) if fresh else None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from umd_core.ir import Graph
+from umd_core.ir import Graph, contiguous_strides
 from umd_torch.builder import Value
+from umd_torch.host import Bytes, array_at, byte_count
 from umd_torch.layouts import Layout, layout_of
 from umd_torch.symbols import Bound, evaluate
-from umd_torch.torch_private import map_aggregate
+from umd_torch.torch_private import map_aggregate, unset_fake_temporarily
 
 aten = torch.ops.aten
 OVERWRITE = aten.copy_.default
@@ -69,6 +70,28 @@ class Outputs:
         return self._numbers[key]
 
 
+class Landing:
+    """Where tensors lie that the device sends for what the host does with them; every call fills them anew."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
+        self._tensors: dict[int, torch.Tensor] = {}
+
+    def of(self, wanted: Wanted) -> torch.Tensor:
+        """Returns the tensor, without gaps."""
+        number, layout = self._outputs.number(wanted), wanted.layout
+        if number not in self._tensors:
+            strides = layout.strides if layout.dense else contiguous_strides(layout.shape)
+            with unset_fake_temporarily():  # torch is tracing
+                self._tensors[number] = torch.empty_strided(layout.shape, strides, dtype=layout.dtype)
+        return self._tensors[number]
+
+    def memory(self) -> Iterator[tuple[int, Bytes]]:
+        """Yields outputs and the bytes of their tensors."""
+        for number, tensor in self._tensors.items():
+            yield number, array_at(tensor.data_ptr(), byte_count(tensor))
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """What a graph does, as the host repeats it: `change(*arguments)`, or `change(tensor, *arguments)` in place.
@@ -83,16 +106,14 @@ class Replay:
     arguments: tuple[Any, ...]
     wanted: tuple[Wanted, ...]
 
-    def filled(self, given: Sequence[Any], fetch: Callable[[Wanted], torch.Tensor]) -> Sequence[Any]:
-        """Returns the arguments with the caller's tensors, and those that the device sent, in their places."""
-
-        def tensor(item: Any) -> Any:
-            if isinstance(item, FromHost):
-                return given[item.position]
-            return fetch(item) if isinstance(item, Wanted) else item
-
-        filled: Sequence[Any] = map_aggregate(self.arguments, tensor)
-        return filled
+    def filler(self, landing: Landing) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """Returns what puts the caller's tensors, and those that the device has sent, in their places."""
+        landed: Sequence[Any] = map_aggregate(self.arguments, lambda a: landing.of(a) if isinstance(a, Wanted) else a)
+        places = list[FromHost]()
+        map_aggregate(landed, lambda a: places.append(a) if isinstance(a, FromHost) else None)
+        if not places:
+            return lambda _: landed
+        return lambda given: map_aggregate(landed, lambda a: given[a.position] if isinstance(a, FromHost) else a)
 
 
 def replay_of(

@@ -9,12 +9,14 @@ import torch
 
 from umd_torch.graphs import Lowered
 from umd_torch.host import note_change
-from umd_torch.inputs import Given
-from umd_torch.mutations import Outputs, Replay, Wanted
+from umd_torch.lasting import Given
+from umd_torch.mutations import Landing, Outputs, Replay, Wanted
 from umd_torch.session import Session
 
 Fetch = Callable[[Wanted], torch.Tensor]
 """Returns a tensor that the device has sent."""
+Repeat = Callable[[torch.Tensor, Sequence[Any], Fetch], object]
+"""Changes the host's tensor, its first argument; gets the arguments of the call."""
 
 
 class Overwrites:
@@ -28,17 +30,20 @@ class Overwrites:
         sent: numbers of the outputs that exist only to bring the host's tensors up to date.
     """
 
-    def __init__(self, session: Session, lowered: Lowered, outputs: Outputs) -> None:
-        graph, self._session, self._outputs = lowered.graph, session, outputs
+    def __init__(self, session: Session, lowered: Lowered, outputs: Outputs, landing: Landing) -> None:
+        graph, self._session = lowered.graph, session
         self._mutations = lowered.mutations
         numbers = {argument.position: i for i, argument in enumerate(lowered.arguments)}
         self._inputs = [numbers[m.position] for m in self._mutations]
         self.inputs = frozenset(self._inputs)
         self.sent: set[int] = set()
+        self._repeats: list[Repeat] = []
         if not session.maps:
             for mutation in self._mutations:
-                wanted = mutation.replay.wanted if mutation.replay else (Wanted(mutation.value, mutation.layout),)
+                whole = Wanted(mutation.value, mutation.layout)
+                wanted = mutation.replay.wanted if mutation.replay else (whole,)
                 self.sent |= {outputs.number(w) for w in wanted}
+                self._repeats.append(_repeat(mutation.replay, whole, landing))
         self._aliases: dict[int, int] = {}
         for mutation, number in zip(self._mutations, self._inputs, strict=True):
             self._aliases[len(graph.outputs)] = number
@@ -48,12 +53,12 @@ class Overwrites:
         """Returns the number of the input that an output overwrites."""
         return self._aliases[output]
 
-    def before(self, given: Given) -> None:
+    def before(self, arguments: Sequence[Any], given: Given) -> None:
         """Notes that the device's copies are about to differ from the host's."""
         if self._session.maps:
             return
-        for number in self._inputs:
-            tensor, own = given[number]
+        for mutation, number in zip(self._mutations, self._inputs, strict=True):
+            tensor, own = given.get(number, (arguments[mutation.position], True))
             if own:
                 self._session.parameters.doubt(tensor)
 
@@ -62,11 +67,11 @@ class Overwrites:
         if not self._mutations:
             return
         with torch.no_grad():
-            for mutation, number in zip(self._mutations, self._inputs, strict=True):
+            for index, (mutation, number) in enumerate(zip(self._mutations, self._inputs, strict=True)):
                 target = arguments[mutation.position]
                 tensor, own = given.get(number, (target, True))
                 if not self._session.maps:
-                    self._repeat(target, arguments, mutation.replay, Wanted(mutation.value, mutation.layout), fetch)
+                    self._repeats[index](target, arguments, fetch)
                     if own:
                         self._session.parameters.settle(tensor)
                 elif own:
@@ -74,10 +79,10 @@ class Overwrites:
                 else:
                     target.copy_(tensor)
 
-    def _repeat(
-        self, target: torch.Tensor, arguments: Sequence[Any], replay: Replay | None, whole: Wanted, fetch: Fetch
-    ) -> None:
-        if replay is None:
-            target.copy_(fetch(whole))
-        else:
-            replay.change(target, *replay.filled(arguments, fetch))
+
+def _repeat(replay: Replay | None, whole: Wanted, landing: Landing) -> Repeat:
+    """Returns what changes the host's tensor as the program has changed the device's."""
+    if replay is None:
+        return lambda target, _, fetch: target.copy_(fetch(whole))
+    change, filled = replay.change, replay.filler(landing)
+    return lambda target, arguments, _: change(target, *filled(arguments))

@@ -23,8 +23,8 @@ _WATCHED = 1024
 """Results that are remembered until they come back."""
 _MADE_BYTES = 1 << 28
 """Bytes of results that stay on the device because they may come back."""
-UNSENT = -2
-"""The version of a copy that has not been sent."""
+UNSENT, IN_DOUBT = -2, -3
+"""Versions of a copy that has not been sent, and of one that may not be what the host has."""
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -35,7 +35,7 @@ def version_of(tensor: torch.Tensor) -> int:
 class Entry:
     """A tensor's copy on the device; `made` says that a program made it, and that the host's is what was read of it."""
 
-    __slots__ = ("binding", "made", "mark", "offset", "size", "slab", "storage", "version")
+    __slots__ = ("__weakref__", "binding", "made", "mark", "offset", "size", "slab", "storage", "version")
 
     def __init__(self, tensor: torch.Tensor, slab: Slab, offset: int, *, made: bool = False) -> None:
         self.made = made
@@ -47,6 +47,11 @@ class Entry:
     def gone(self) -> bool:
         """Returns whether nobody holds the tensor's storage any more."""
         return bool(self.storage.expired())
+
+    def has_seen(self, tensor: torch.Tensor, ahead: int) -> bool:
+        """Returns whether torch has counted no change since; its count runs `ahead` changes ahead."""
+        version = version_of(tensor)
+        return self.version == (version - ahead if version >= 0 else version)
 
 
 class Parameters:
@@ -113,13 +118,23 @@ class Parameters:
 
     def doubt(self, tensor: torch.Tensor) -> None:
         """Notes that the tensor's copy may not be what the host has, so that the next use sends it again."""
-        entry = self._entries.get(self._key(tensor))
+        entry = self.entry(tensor)
         if entry is not None:
-            entry.version = -2
+            entry.version = IN_DOUBT
+
+    def entry(self, tensor: torch.Tensor) -> Entry | None:
+        """Returns the tensor's copy, up to date or not."""
+        return self._entries.get(self._key(tensor))
+
+    @staticmethod
+    def note_stale(entry: Entry, tensor: torch.Tensor) -> None:
+        """Notes that a tensor's bytes have changed without a count, so that the next use sends them again."""
+        counters.stale += not tensor.is_inference()
+        entry.version = IN_DOUBT
 
     def settle(self, tensor: torch.Tensor) -> None:
         """Notes that the tensor's copy is what the host has."""
-        entry = self._entries.get(self._key(tensor))
+        entry = self.entry(tensor)
         if entry is not None:
             entry.version, entry.mark = version_of(tensor), fingerprint(tensor)
 
@@ -154,13 +169,10 @@ class Parameters:
         return (storage_key(tensor), int(tensor.storage_offset()), byte_count(tensor))
 
     def _is_stale(self, entry: Entry, tensor: torch.Tensor, ahead: int) -> bool:
-        version = version_of(tensor)
-        if version >= 0:
-            version -= ahead
-        if entry.version != version:
+        if not entry.has_seen(tensor, ahead):
             return True
         if fingerprint(tensor) != entry.mark:
-            counters.stale += version >= 0
+            self.note_stale(entry, tensor)
             return True
         return False
 

@@ -14,18 +14,17 @@ from umd_torch.handles import DeviceTensor, from_bytes
 from umd_torch.host import Bytes, byte_count
 from umd_torch.inputs import Roles
 from umd_torch.memory import Region, Slab, regions
-from umd_torch.mutations import Outputs, Wanted
+from umd_torch.mutations import Landing, Outputs, Wanted
 from umd_torch.session import Session
 
 
 class Call(NamedTuple):
-    """One call's bindings, the slab of what was sent for it, those of its outputs, and the bytes that were read."""
+    """One call's bindings, the slab of what was sent for it, and those of its outputs."""
 
     bindings: Sequence[Binding]
     sent: Slab | None
     read: Slab
     kept: Slab
-    source: Bytes
 
 
 class Results:
@@ -37,7 +36,15 @@ class Results:
         read_size, kept_size: bytes of both slabs.
     """
 
-    def __init__(self, session: Session, lowered: Lowered, roles: Roles, outputs: Outputs, also_read: set[int]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lowered: Lowered,
+        roles: Roles,
+        outputs: Outputs,
+        also_read: set[int],
+        landing: Landing,
+    ) -> None:
         self._session, self._roles, self._outputs = session, roles, outputs
         self._results, self._arguments = lowered.results, lowered.arguments
         self._index = {a.position: i for i, a in enumerate(lowered.arguments)}
@@ -49,6 +56,8 @@ class Results:
         sizes = {n: o.desc.byte_size for n, o in enumerate(lowered.graph.outputs) if o.desc is not None and not o.alias}
         self._read, self.read_size = regions({n: size for n, size in sizes.items() if n in read})
         self._kept, self.kept_size = regions({n: size for n, size in sizes.items() if n not in read})
+        self._joins = {i: joined.filler(landing) for i, joined in self._joined.items()}
+        self._landing = [(self._read[output], memory) for output, memory in landing.memory()]
         self._own = () if session.maps else tuple(self._own_bytes(visible))
 
     def _own_bytes(self, visible: dict[int, Result]) -> Iterator[int]:
@@ -64,18 +73,23 @@ class Results:
             return read, self._read[output]
         return (kept, self._kept[output]) if output in self._kept else None
 
+    def land(self, source: Bytes) -> None:
+        """Fills the tensors that the host works with from what was read."""
+        for region, memory in self._landing:
+            memory[:] = source[region.offset : region.offset + region.size]
+
     def fetched(self, source: Bytes, wanted: Wanted) -> torch.Tensor:
         """Returns a tensor that was read."""
         return from_bytes(source, self._read[self._outputs.number(wanted)].offset, wanted.layout)
 
-    def collect(self, arguments: Sequence[Any], call: Call) -> list[Any]:
-        """Returns what torch gets, in the order of the graph's results."""
-        collected = [self._collected(i, result, arguments, call) for i, result in enumerate(self._results)]
+    def collect(self, arguments: Sequence[Any], call: Call, source: Bytes) -> list[Any]:
+        """Returns what torch gets, in the order of the graph's results; `source` is what was read."""
+        collected = [self._collected(i, result, arguments, call, source) for i, result in enumerate(self._results)]
         if self._own:
             self._keep(collected, call)
         return collected
 
-    def _collected(self, position: int, result: Result, arguments: Sequence[Any], call: Call) -> Any:
+    def _collected(self, position: int, result: Result, arguments: Sequence[Any], call: Call, source: Bytes) -> Any:
         if result.argument >= 0:
             return self._argument(position, result, arguments, call)
         if result.layout is None:
@@ -85,9 +99,9 @@ class Results:
             return DeviceTensor(slab, region.offset, region.size, result.layout)
         joined = self._joined.get(position)
         if joined is None:
-            return from_bytes(call.source, self._read[result.output].offset, result.layout)
+            return from_bytes(source, self._read[result.output].offset, result.layout)
         with torch.no_grad():
-            tensor = joined.change(*joined.filled(arguments, lambda wanted: self.fetched(call.source, wanted)))
+            tensor = joined.change(*self._joins[position](arguments))
             if tensor.stride() == result.layout.strides:
                 return tensor
             return torch.empty_strided(tensor.shape, result.layout.strides, dtype=tensor.dtype).copy_(tensor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import umd_core as umd
 from umd_core.passes import DEFAULT, optimise
 from umd_torch.graphs import Lowered
 from umd_torch.host import Bytes
-from umd_torch.inputs import Inputs, Roles
-from umd_torch.mutations import Outputs
+from umd_torch.inputs import Bound, Inputs, Roles
+from umd_torch.mutations import Landing, Outputs
 from umd_torch.overwrites import Overwrites
 from umd_torch.results import Call, Results
 from umd_torch.session import Session
@@ -31,9 +31,10 @@ class Executable:
     def __init__(self, session: Session, lowered: Lowered, roles: Roles, passes: Collection[str] = DEFAULT) -> None:
         self._session = session
         outputs = Outputs(lowered.graph)
-        self._overwrites = Overwrites(session, lowered, outputs)
+        landing = Landing(outputs)
+        self._overwrites = Overwrites(session, lowered, outputs, landing)
         self.inputs = Inputs(session, lowered.arguments, roles, self._overwrites.inputs)
-        self._results = Results(session, lowered, roles, outputs, self._overwrites.sent)
+        self._results = Results(session, lowered, roles, outputs, self._overwrites.sent, landing)
         self._plain = lowered.results
         self._count = len(lowered.graph.outputs)
         graph = optimise(lowered.graph, passes, descs=lowered.descs).graph if passes else lowered.graph
@@ -54,18 +55,30 @@ class Executable:
             return self._run(arguments)
 
     def _run(self, arguments: Sequence[Any]) -> list[Any]:
+        bound = self.inputs.bind(arguments)
+        call, wait = self._start(arguments, bound)
+        if not self.inputs.is_true(arguments, bound):  # found while the device was at work; torch's tensors are as ever
+            wait()
+            bound = self.inputs.bind_again(arguments, bound)
+            call, wait = self._start(arguments, bound)
+        source = wait()
+        self._results.land(source)
+        self._overwrites.after(arguments, bound.given, lambda wanted: self._results.fetched(source, wanted))
+        return self._results.collect(arguments, call, source)
+
+    def _start(self, arguments: Sequence[Any], bound: Bound) -> tuple[Call, Callable[[], Bytes]]:
+        """Submits the program; returns what waits for the bytes that are read."""
         session, results = self._session, self._results
-        bindings, given, sent = self.inputs.bind(arguments)
         back = session.slab(results.read_size)
         kept = session.slab(results.kept_size) if results.kept_size else back
+        bindings = bound.bindings.copy()
         for output in range(self._count):
             place = results.place(output, back, kept)
             bindings.append(place[1].of(place[0]) if place else bindings[self._overwrites.input_of(output)])
-        self._overwrites.before(given)
+        self._overwrites.before(arguments, bound.given)
         ticket = session.submit(self._program, bindings)
-        source = session.read(back, 0, results.read_size, ticket) if results.read_size else _NOTHING
-        self._overwrites.after(arguments, given, lambda wanted: results.fetched(source, wanted))
-        return results.collect(arguments, Call(bindings, sent, back, kept, source))
+        wait = session.start_read(back, 0, results.read_size, ticket) if results.read_size else lambda: _NOTHING
+        return Call(bindings, bound.sent, back, kept), wait
 
 
 __all__ = ["Executable", "Roles"]

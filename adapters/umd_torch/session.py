@@ -67,6 +67,8 @@ class Session:
         self.caps = device.caps()
         self.maps = "map" in self.caps.flags
         self._counts = hasattr(device, "bytes_up")
+        self._start_read: Callable[[Buffer, int, int], Callable[[], Any]] | None
+        self._start_read = getattr(device, "start_read", None)
         self.parameters = Parameters(self)
         self.lock = threading.RLock()
         self._free: dict[int, list[Buffer]] = {}
@@ -177,8 +179,21 @@ class Session:
         """
         counters.round_trips += 1
         counters.bytes_down += size
+        return self._came(lambda: self.device.read(slab.buffer, offset, size), ticket)
+
+    def start_read(self, slab: Slab, offset: int, size: int, ticket: Ticket | None = None) -> Callable[[], Bytes]:
+        """Returns what waits for bytes of a slab, see `read`; until it is called a remote device works already."""
+        if self._start_read is None:
+            return lambda: self.read(slab, offset, size, ticket)
+        counters.round_trips += 1
+        counters.bytes_down += size
+        wait = self._start_read(slab.buffer, offset, size)
+        return lambda: self._came(wait, ticket)
+
+    @staticmethod
+    def _came(wait: Callable[[], Any], ticket: Ticket | None) -> Bytes:
         try:
-            return np.frombuffer(self.device.read(slab.buffer, offset, size), np.uint8)
+            return np.frombuffer(wait(), np.uint8)
         except PoisonedError:
             if ticket is not None:
                 ticket.wait()

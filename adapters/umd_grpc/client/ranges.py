@@ -5,7 +5,7 @@ Large ones are transfers: a frame says what is moved, and `Bulk` moves it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -89,6 +89,16 @@ class Ranges:
         Raises:
             UmdError: what went wrong in one of them.
         """
+        return self.start_read(ranges, into)()
+
+    def start_read(
+        self, ranges: Sequence[Binding], into: Mapping[int, memoryview]
+    ) -> Callable[[], list[memoryview]]:
+        """Asks for the bytes of ranges, and returns what waits for them; see `read`. It has to be called.
+
+        Raises:
+            UmdError: a range is outside its buffer, or the session has ended.
+        """
         session = self._session
         replies: list[tuple[int, Reply]] = []
         transfers: list[tuple[int, memoryview]] = []
@@ -106,11 +116,15 @@ class Ranges:
                     replies.append((index, session.expect(self.read_frame(buffer, offset, size))))
             session.send()
             session.round_trips += 1
-        for transfer, piece in transfers:
-            self._read_piece(transfer, piece)
-        for index, reply in replies:
-            results[index] = memoryview(session.link.result(reply, session.timeout).data)
-        return results
+
+        def wait() -> list[memoryview]:
+            for transfer, piece in transfers:
+                self._read_piece(transfer, piece)
+            for index, reply in replies:
+                results[index] = memoryview(session.link.result(reply, session.timeout).data)
+            return results
+
+        return wait
 
     def _read_piece(self, transfer: int, piece: memoryview) -> None:
         session = self._session

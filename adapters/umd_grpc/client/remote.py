@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from umd_core.commands import CommandBuffer
@@ -198,6 +198,14 @@ class RemoteDevice:
             PoisonedError: work that failed should have written some of them.
         """
         return self._ranges.read(ranges, {})
+
+    def start_read(self, buffer: Buffer, offset: int, size: int) -> Callable[[], memoryview]:
+        """Asks for `size` bytes from byte `offset` on, and returns what waits for them: it has to be called.
+
+        Everything asked for so far is sent, and the server works on it in the meantime.
+        """
+        wait = self._ranges.start_read([Binding(buffer, offset, size)], {})
+        return lambda: wait()[0]
 
     def read_into(self, buffer: Buffer, offset: int, out: Any) -> None:
         """Fills `out`, anything writable that is contiguous, with the bytes from byte `offset` on.
