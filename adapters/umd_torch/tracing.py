@@ -21,8 +21,8 @@ KEPT: tuple[Any, ...] = (
     aten.native_batch_norm_backward, aten.native_layer_norm_backward, aten.sigmoid_backward, aten.tanh_backward,
     aten.threshold_backward, aten.avg_pool2d_backward, aten.detach, aten._scaled_dot_product_flash_attention_for_cpu,
 )  # fmt: skip
-"""What the core decompositions would take apart although there is one op for it; and the flash attention, whose
-decomposition gives wrong gradients (attention is traced as plain matrix products instead)."""
+"""What the core decompositions would take apart although there is one op for it; of the flash attention the
+decomposition gives wrong gradients besides."""
 
 KEPT_OVERLOADS = tuple(getattr(packet, name) for packet in KEPT for name in packet.overloads())
 
@@ -45,11 +45,14 @@ def decompositions() -> dict[Any, Any]:
 
 @contextlib.contextmanager
 def tracing() -> Generator[None]:
-    """While tracing, plain ATen ops are what CPU tensors get: no mkldnn, no fused attention."""
+    """While tracing, plain ATen ops are what CPU tensors get: no mkldnn, no fused attention layers.
+
+    Attention alone is one op where torch has it for CPU tensors, else products and a softmax.
+    """
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with without_mkldnn(), plain_gradients(), sdpa_kernel(SDPBackend.MATH):
+        with without_mkldnn(), plain_gradients(), sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

@@ -143,6 +143,25 @@ def test_gradients_are_torchs(path: str, dtype: Any, masked: str, shapes: Shapes
 
 
 @pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32), queries=st.integers(1, 6), keys=st.integers(1, 6), biased=st.booleans())
+def test_causal_is_a_mask(path: str, seed: int, queries: int, keys: int, biased: bool) -> None:
+    rng = np.random.default_rng(seed)
+    operands = [normal(rng, 2, queries, 4), normal(rng, 2, keys, 4), normal(rng, 2, keys, 3)]
+    bias = normal(rng, queries, keys) if biased else np.zeros((queries, keys), np.float32)
+    dy = normal(rng, 2, queries, 3)
+    found = []
+    for attributes, added in (
+        ({"is_causal": 1}, bias if biased else None),
+        ({}, np.where(np.tri(queries, keys, dtype=bool), bias, np.float32(-np.inf))),
+    ):
+        y, lse = PATHS[path]("umd.Attention", [*operands, added], attributes, 2)
+        found.append((y, lse, *PATHS[path]("umd.AttentionGrad", [dy, *operands, y, lse, added], attributes, 3)))
+    for by_attribute, by_mask in zip(*found, strict=True):
+        close(by_attribute, by_mask)
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_queries_without_keys(path: str) -> None:
     rng = np.random.default_rng(4)
     q, k, v = normal(rng, 4, 8), normal(rng, 3, 8), normal(rng, 3, 5)
@@ -194,6 +213,7 @@ REFUSED: list[tuple[str, list[list[int]], dict[str, Any], type[UmdError], str]] 
     ("umd.Attention", [[2, 2, 4], [3, 3, 4], [3, 3, 4]], {}, ShapeError, "leading axes"),
     ("umd.Attention", [[2, 4], [3, 4], [3, 4], [2, 2]], {}, ShapeError, "'bias'"),
     ("umd.Attention", [[2, 4], [3, 4], [3, 4]], {"guarded": 3}, AttributeValueError, "guarded"),
+    ("umd.Attention", [[2, 4], [3, 4], [3, 4]], {"is_causal": 2}, AttributeValueError, "is_causal"),
     ("umd.AttentionGrad", [[2, 5], [2, 4], [3, 4], [3, 4], [2, 4], [2]], {}, ShapeError, "'dY'"),
     ("umd.AttentionGrad", [[2, 4], [2, 4], [3, 4], [3, 4], [2, 4], [3]], {}, ShapeError, "'lse'"),
 ]

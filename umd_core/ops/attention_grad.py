@@ -7,6 +7,7 @@ import math
 from umd_core.attention import Scoring, attend, attend_grad
 from umd_core.attributes import Attribute
 from umd_core.dtypes import FLOATS, DType, float32, float64
+from umd_core.kernels.attention import UNBOUNDED
 from umd_core.recorder import Recorder
 from umd_core.template import Call, Input, OpTemplate, Result, Shape, broadcast
 from umd_core.views import ABSENT, View
@@ -57,7 +58,8 @@ def _grad_shape(call: Call) -> tuple[Shape, Shape, Shape]:
 
 
 def _scoring(call: Call) -> Scoring:
-    return Scoring(call.attr("scale"), guarded=call.attr("guarded"))
+    high = 0 if call.attr("is_causal") else UNBOUNDED
+    return Scoring(call.attr("scale"), high=high, guarded=call.attr("guarded"))
 
 
 def _emit(recorder: Recorder, call: Call, views: tuple[View, ...]) -> tuple[View, View | None]:
@@ -114,7 +116,11 @@ def _grad_flops(call: Call) -> int:
     return 2 * (3 * by_depth + 2 * by_width)
 
 
-_ATTRIBUTES = (Attribute("scale", "float", 1.0), Attribute("guarded", "int", 0, choices=(0, 1, 2)))
+_ATTRIBUTES = (
+    Attribute("scale", "float", 1.0),
+    Attribute("guarded", "int", 0, choices=(0, 1, 2)),
+    Attribute("is_causal", "int", 0, choices=(0, 1)),
+)
 _SOURCE = "Dao, Fu, Ermon, Rudra and Ré, FlashAttention, arXiv:2205.14135"
 TEMPLATES = (
     OpTemplate(
@@ -129,7 +135,7 @@ TEMPLATES = (
         doc="Y = softmax(scale · Q · Kᵀ + bias) · V over (…, queries, head) matrices whose leading axes broadcast; lse "
         "is the logarithm of each query's sum of exponentials, float64, or float32 for 16-bit floats. A query whose "
         "scores are all -inf gives NaN as Softmax does, with guarded 1 or 2 it gives 0; with 2 so does one with a "
-        "score NaN or +inf.",
+        "score NaN or +inf. With is_causal a query sees the keys up to its own number.",
         source=_SOURCE,
     ),
     OpTemplate(

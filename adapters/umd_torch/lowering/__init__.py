@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from umd_torch.lowering import (
+    attention,
     bits,
     convolution,
     creation,
@@ -29,6 +30,7 @@ LOWERINGS: Table = {
     **reductions.TABLE,
     **ordering.TABLE,
     **matrix.TABLE,
+    **attention.TABLE,
     **grouped.TABLE,
     **convolution.TABLE,
     **pooling.TABLE,
