@@ -47,6 +47,10 @@ _TABLES = {
     "weights": ("`[weights]`", 'Off unless a folder is named. See "Bulk data" in [service.md](service.md).'),
     "shared_memory": ("`[shared_memory]`", "For clients on the same host and of the same user; the same page."),
     "workers": ("`[workers]`", 'Devices in processes of their own; see "Workers" in [service.md](service.md).'),
+    "keepalive": (
+        "`[keepalive]`",
+        'How a client is noticed that is gone without a word; see "For operators" in [service.md](service.md).',
+    ),
     "limits": ("`[limits]`", "What one client may ask for, whoever it is; beyond it is status 8."),
 }
 

@@ -19,7 +19,7 @@ import pytest
 from tests.grpc.conftest import FrameSession, ServerProcess
 from tests.grpc.identities import add, move_home
 from tests.grpc.wires import MARK, Way, Wire
-from umd_core.errors import DeviceLostError, UmdError
+from umd_core.errors import DeviceLostError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.bulk import KEPT, TRIES
 from umd_grpc.client.remote import RemoteDevice
@@ -115,7 +115,7 @@ def test_a_device_is_closed_by_another_thread(server: ServerProcess, what: str) 
         device.synchronize()
         closing = threading.Timer(number / 200, device.close)
         closing.start()
-        with pytest.raises(UmdError):
+        with pytest.raises(DeviceLostError):
             while True:
                 device.write(buffer, 0, data) if what == "write" else device.read_into(buffer, 0, out)
         closing.join()

@@ -31,6 +31,10 @@ from tests.grpc.test_runtime_hostile import (
 from tests.grpc.test_runtime_memory import (
     test_new_memory_is_zero_whatever_other_sessions_left,  # the same is to hold here  # noqa: F401
 )
+from tests.grpc.test_runtime_replays import (  # the same is to hold here  # noqa: F401
+    test_a_command_that_comes_again,
+    test_a_command_that_comes_late,
+)
 from tests.grpc.test_runtime_session import (  # the same is to hold here  # noqa: F401
     test_fences,
     test_handles_are_made_once,

@@ -13,7 +13,8 @@ from umd_grpc.config.units import SWITCH, TEXTS
 
 _PANELS = {
     "": "Options", "tls": "TLS", "quota": "Quota of an identity", "weights": "Weights that are kept",
-    "shared_memory": "Shared memory", "workers": "Workers", "limits": "Limits of a client",
+    "shared_memory": "Shared memory", "workers": "Workers", "keepalive": "Clients that are gone without a word",
+    "limits": "Limits of a client",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 from umd_core.errors import CancelledError, DecodeError, DeviceLostError, UmdError
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client.channel import call_error
+from umd_grpc.client.placed import Placed
 from umd_grpc.client.shared_memory import Share, ShareLostError
 from umd_grpc.messages.chunks import Chunk, parse_read_response, write_request
 from umd_grpc.messages.convert import read_error
@@ -84,10 +85,12 @@ class Bulk:
         self._read: Any = channel.unary_stream(_READ)
         self._last: set[Any] = set()
         self._helper = ThreadPoolExecutor(1, f"umd-{name}-chunks")
+        self._closed = False
         self.bytes_up = self.bytes_down = 0
 
     def close(self) -> None:
-        """Gives back the memory that is shared, and ends the thread."""
+        """Gives back the memory that is shared, and ends the thread. What is under way ends with DeviceLostError."""
+        self._closed = True
         self._helper.shutdown(wait=False)
         if self._share is not None:
             self._share.close()
@@ -180,6 +183,14 @@ class Bulk:
         except ValueError as error:
             raise DeviceLostError(self._name, _CLOSED) from error
 
+    def _error(self, error: grpc.RpcError | grpc.FutureCancelledError) -> UmdError:
+        """Returns what the failure of a call means: when the channel is closed, gRPC says that it was cancelled."""
+        if self._closed:
+            return DeviceLostError(self._name, _CLOSED)
+        if isinstance(error, grpc.RpcError):
+            return call_error(error, self._name)
+        return CancelledError(f"{self._name}: the call was cancelled")
+
     def _head(self, transfer: int, **fields: Any) -> bytes:
         return pb.WriteRequest(session=self._session, transfer=transfer, **fields).SerializeToString()
 
@@ -217,10 +228,10 @@ class Bulk:
             response = pb.WriteResponse.FromString(call.result())
         except grpc.RpcError as error:
             if error.code() not in _BROKEN:
-                raise call_error(error, self._name) from error
-            return -1, call_error(error, self._name)
-        except grpc.FutureCancelledError:
-            return -1, CancelledError(f"{self._name}: the call was cancelled")
+                raise self._error(error) from error
+            return -1, self._error(error)
+        except grpc.FutureCancelledError as error:
+            return -1, self._error(error)
         if not response.HasField("error"):
             return response.size, None
         found = read_error(response.error.status, response.error.message, response.error.facts)
@@ -284,7 +295,7 @@ class Bulk:
         """
         request = pb.ReadRequest(session=self._session, transfer=transfer, offset=done, hold=True)
         call = self._begin(self._read, request.SerializeToString(), timeout)
-        placed = _Placed(self._ahead, into, done)
+        placed = Placed(self._ahead, into, done)
         try:
             for raw in call:
                 self.bytes_down += len(raw)
@@ -298,10 +309,10 @@ class Bulk:
                 return done, short
         except grpc.RpcError as error:
             if error.code() not in _BROKEN:
-                raise call_error(error, self._name) from error
+                raise self._error(error) from error
             with suppress(DecodeError):  # the last chunk was damaged: it is asked for again as well
                 placed.settle()
-            return placed.done, call_error(error, self._name)
+            return placed.done, self._error(error)
         except DecodeError as error:
             call.cancel()
             return placed.done, error
@@ -347,49 +358,3 @@ class Bulk:
 def _again(messages: Sequence[bytes], chunk: int) -> Source:
     """Returns kept messages from a byte on. The server has whole chunks, so each begins where one of them ends."""
     return lambda start: iter(messages[start // chunk :])
-
-
-class _Placed:
-    """Chunks that another thread looks at and puts in their place, while the next ones come.
-
-    Attributes:
-        done: bytes that are in place.
-    """
-
-    def __init__(self, ahead: Callable[..., Future[int]], into: memoryview, done: int) -> None:
-        self._ahead, self._into = ahead, into
-        self._under_way: Future[int] | None = None
-        self.done = done
-
-    def add(self, chunk: Chunk) -> None:
-        """Takes the next chunk, once the one before is in place.
-
-        Raises:
-            DecodeError: that one was damaged, or this one does not follow it.
-            DeviceLostError: the device was closed meanwhile.
-        """
-        chunk.check_order(self.settle(), len(self._into))
-        self._under_way = self._ahead(_place, chunk, self._into)
-
-    def settle(self) -> int:
-        """Returns how many bytes are in place, when nothing is under way any more.
-
-        Raises:
-            DecodeError: what was under way was damaged.
-        """
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            self.done += under_way.result()
-        return self.done
-
-    def leave(self) -> None:
-        """Returns when nothing is written any more, whatever came of it."""
-        if self._under_way is not None:
-            wait([self._under_way])
-
-
-def _place(chunk: Chunk, into: memoryview) -> int:
-    """Returns the size of a chunk that was found whole and put in its place."""
-    chunk.check_whole()
-    into[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
-    return len(chunk.data)

@@ -91,9 +91,7 @@ class Ranges:
         """
         return self.start_read(ranges, into)()
 
-    def start_read(
-        self, ranges: Sequence[Binding], into: Mapping[int, memoryview]
-    ) -> Callable[[], list[memoryview]]:
+    def start_read(self, ranges: Sequence[Binding], into: Mapping[int, memoryview]) -> Callable[[], list[memoryview]]:
         """Asks for the bytes of ranges, and returns what waits for them; see `read`. It has to be called.
 
         Raises:

@@ -100,6 +100,10 @@ _FIELDS = (
     Field("workers.use", choice("auto", "on", "off"), "auto", "which devices live in processes of their own: on "
           "(all), off (none), auto (those of cuda)", ("--workers",)),
     Field("workers.pause", DURATION, 10.0, "the longest pause before a worker that ended is started again", most=3_600),
+    Field("keepalive.time", DURATION, 30.0, "how long a connection may carry nothing before the server asks whether "
+          "its client is still there; less than what balancers and firewalls on the way allow", least=1, most=86_400),
+    Field("keepalive.timeout", DURATION, 20.0, "how long the answer may take; then the client counts as gone", least=1,
+          most=86_400),
     _limit("message", SIZE, "one message of any call", 1 << 20, 1 << 30),
     _limit("frame", SIZE, "one session frame that is neither a program nor a write", 1 << 10, 1 << 30),
     _limit("inline", SIZE, "one inline read or write", 1 << 10, 1 << 29),

@@ -24,7 +24,6 @@ from umd_core.errors import NotAuthorisedError, UmdError
 from umd_grpc import telemetry
 from umd_grpc._pb.umd import admin_pb2, graph_pb2, runtime_pb2, translator_pb2
 from umd_grpc.config.arguments import from_arguments
-from umd_grpc.limits import Limits
 from umd_grpc.server import access
 from umd_grpc.server.admin import AdminService
 from umd_grpc.server.allocator import Allocator
@@ -60,6 +59,8 @@ SERVICES = tuple(
 _REPORT_SECONDS, _DRAIN_SECONDS = 1.0, 0.05
 _MARGIN = 1 << 20
 _CHANNELZ = "grpc.channelz.v1.Channelz"
+_NOBODY = "ExecuteBatchError"
+"""What gRPC raises, a class that it does not export, when the other end of a call is gone."""
 SWITCH_SECONDS = 0.001
 """How long a thread may keep the interpreter from another: the event loop must not wait for a device's Python code."""
 
@@ -139,7 +140,7 @@ class Server:
         traced = (telemetry.server_interceptor(),) if self._settings.traces else ()
         self._server = grpc.aio.server(
             interceptors=(*traced, Packing(), self._activity, *self._protection.interceptors()),
-            options=_options(self._settings.limits), maximum_concurrent_rpcs=4096,
+            options=_options(self._settings), maximum_concurrent_rpcs=4096,
         )  # fmt: skip
         own_services = (self._translator, self._graphs, self._runtime, self._admin)
         services: list[Any] = [*own_services, *self._protection.services()]
@@ -222,15 +223,16 @@ def version() -> str:
         return "0"
 
 
-def _options(limits: Limits) -> list[tuple[str, int]]:
+def _options(settings: Settings) -> list[tuple[str, int]]:
+    alive = settings.keepalive
     return [
-        ("grpc.max_receive_message_length", limits.message + _MARGIN),
+        ("grpc.max_receive_message_length", settings.limits.message + _MARGIN),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
         ("grpc.enable_channelz", 1),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.ping_timeout_ms", 20_000),
+        ("grpc.keepalive_time_ms", round(1e3 * alive.time)),
+        ("grpc.keepalive_timeout_ms", round(1e3 * alive.timeout)),
+        ("grpc.http2.ping_timeout_ms", round(1e3 * alive.timeout)),  # else it waits 60 s, whatever the other one says
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]
@@ -279,11 +281,18 @@ def serve(settings: Settings) -> None:
     Raises:
         UmdError: it cannot be set up.
     """
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_concerns_the_server)
+    logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.INFO)
     sys.setswitchinterval(SWITCH_SECONDS)
     Allocator().keep()
     with asyncio.Runner(loop_factory=PoliteLoop) as runner:
         runner.run(run(settings))
+
+
+def _concerns_the_server(record: logging.LogRecord) -> bool:
+    """Returns whether a line belongs in the log: not gRPC's own about an answer that nobody was there to take."""
+    return record.exc_info is None or type(record.exc_info[1]).__name__ != _NOBODY
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

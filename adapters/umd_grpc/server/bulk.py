@@ -11,6 +11,7 @@ from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.limits import Limits
 from umd_grpc.messages.chunks import Chunk, WriteHead, parse_write_request
 from umd_grpc.messages.convert import error_text, facts_text
+from umd_grpc.server.incoming import Incoming
 from umd_grpc.server.inflow import Inflow
 from umd_grpc.server.live import LiveSession
 from umd_grpc.server.outflow import Outflow
@@ -19,7 +20,6 @@ from umd_grpc.server.transfer import Carrier, Transfer
 from umd_grpc.server.weights import PIECE, Kept, Weights, in_thread
 
 _CHUNK_MARGIN = 256
-Messages = AsyncIterator[bytes]
 
 
 class Bulk:
@@ -38,8 +38,9 @@ class Bulk:
 
     # to the device
 
-    async def write(self, messages: Messages, context: Any) -> pb.WriteResponse:
+    async def write(self, requests: AsyncIterator[bytes], context: Any) -> pb.WriteResponse:
         """Takes bytes of one transfer to the device; answers how far it is."""
+        messages = Incoming(requests)
         try:
             first = await self._next(messages)
             if first is None:
@@ -61,8 +62,8 @@ class Bulk:
             session.transfers.release(transfer.id, carrier)
         return pb.WriteResponse(size=transfer.done)
 
-    async def _next(self, messages: Messages) -> tuple[WriteHead, Chunk] | None:
-        raw = await anext(messages, None)
+    async def _next(self, messages: Incoming) -> tuple[WriteHead, Chunk] | None:
+        raw = await messages.next()
         if raw is None:
             return None
         self._report.bytes_in += len(raw)
@@ -71,7 +72,7 @@ class Bulk:
         return parse_write_request(raw)
 
     async def _fill(
-        self, session: LiveSession, transfer: Transfer, carrier: Carrier, chunk: Chunk, messages: Messages
+        self, session: LiveSession, transfer: Transfer, carrier: Carrier, chunk: Chunk, messages: Incoming
     ) -> None:
         """Takes one call's chunks. One without data only asks how far the transfer is."""
         inflow = Inflow(session, transfer)

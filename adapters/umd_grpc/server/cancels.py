@@ -17,7 +17,8 @@ from umd_grpc.messages import wire
 from umd_grpc.messages.frames import cut_frames
 from umd_grpc.server.work import Work
 
-_SEQ_KEY, _CANCEL_KEY = 0x08, 13 << 3 | wire.BYTES
+_CANCEL_KEY = 13 << 3 | wire.BYTES
+_SEQ_START, _CANCEL_START = b"\x08", bytes((_CANCEL_KEY,))
 _VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _LOOKS_LIKE_ONE = re.compile(rb"\x0a" + _VARINT + rb"\x08" + _VARINT + rb"\x6a", re.DOTALL)
 """How a Cancel frame begins: the key of a frame, its length, its number, the key of a Cancel."""
@@ -79,11 +80,13 @@ class Cancels:
         self._lock = threading.Lock()  # an order that is noted must not go to what has just been forgotten
         self._older, self._newer = _Noted(), _Noted()
 
-    def look_ahead(self, raw: bytes) -> Iterator[None]:
+    def look_ahead(self, raw: bytes, through: int = 0) -> Iterator[None]:
         """Notes the Cancel frames of a message that arrives, and stops what runs and is meant.
 
         A large message is looked at in parts, one each time that the iterator is asked. Most have nothing in them that
-        looks like a Cancel frame, and are not cut into frames.
+        looks like a Cancel frame, and are not cut into frames. `through` is the number of the last frame that was
+        carried out: one that does not rise above it, or above those before it in the message, will be refused when it
+        is reached, and must not be obeyed now.
         """
         if _CANCEL_KEY not in raw:
             return
@@ -95,14 +98,17 @@ class Cancels:
             if found is not None:
                 break
         if found is not None:
-            yield from self._find(raw)
+            yield from self._find(raw, through)
 
-    def _find(self, raw: bytes) -> Iterator[None]:
+    def _find(self, raw: bytes, through: int) -> Iterator[None]:
         orders = list[Order]()
         try:
             for count, body in enumerate(cut_frames(raw, self._limits), 1):
-                if len(body) <= self._limits.frame and (order := _order(body)) is not None:
-                    orders.append(order)
+                seq, at = wire.varint(body, 1) if body[:1] == _SEQ_START else (0, 0)
+                if seq > through:
+                    through = seq
+                    if body[at : at + 1] == _CANCEL_START and len(body) <= self._limits.frame:
+                        orders.append(_order(body))
                 if not count % FRAMES:
                     yield
         except (UmdError, ProtobufDecodeError):
@@ -136,13 +142,8 @@ class Cancels:
                 self._older, self._newer = self._newer, _Noted()
 
 
-def _order(body: bytes) -> Order | None:
-    """Returns what a frame orders if it is a Cancel frame."""
-    if body[:1] != bytes((_SEQ_KEY,)):
-        return None
-    _, at = wire.varint(body, 1)
-    if body[at : at + 1] != bytes((_CANCEL_KEY,)):
-        return None
+def _order(body: bytes) -> Order:
+    """Returns what a Cancel frame orders."""
     frame = pb.Frame.FromString(body)
     return Order(frame.seq, frozenset(frame.cancel.seqs), frozenset(frame.cancel.queues))
 

@@ -137,9 +137,9 @@ class DeviceHost:
         """Runs a job on the calling thread, and returns True, if the device has nothing to do and the job is short.
 
         Two threads less have to be woken for it. `prepare` may look at whatever belongs to the device; it returns the
-        job, or None when it may be long.
+        job, or None when it may be long. When the device is lost, jobs go to its thread, which tells who wants to know.
         """
-        if not self.device.any_thread or not self._lanes.claim(lane):
+        if not self.device.any_thread or self.device.lost or not self._lanes.claim(lane):
             return False
         start = time.perf_counter()
         try:
@@ -149,6 +149,8 @@ class DeviceHost:
         finally:
             self._lanes.turn.release()
             self._lanes.charge(lane, time.perf_counter() - start)
+        if self.device.lost:  # by this job: the device's thread has to look
+            self.post(_nothing)
         return job is not None
 
     def _do(self, job: Job) -> None:
@@ -189,7 +191,7 @@ class LocalSession:
 
     def look_ahead(self, raw: bytes) -> Iterator[None]:
         """Ends what a message cancels, though frames before it may wait."""
-        return self._session.cancels.look_ahead(raw)
+        return self._session.cancels.look_ahead(raw, self._session.seq)
 
     def feed(self, raw: bytes) -> None:
         """Takes a message in."""
@@ -246,6 +248,10 @@ class LocalSession:
     def fail_transfer(self, transfer: int, error: UmdError) -> None:
         """Ends a transfer whose bytes do not come, or are not taken."""
         self._host.post(functools.partial(self._session.moves.fail, transfer, error), self._lane)
+
+
+def _nothing() -> None:
+    """A job after which the device's thread looks around as after any other."""
 
 
 def _opened(name: str) -> Any:

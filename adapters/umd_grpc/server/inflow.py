@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from umd_core.errors import DecodeError, UmdError
 from umd_grpc.messages.chunks import Chunk
@@ -16,10 +16,27 @@ from umd_grpc.server.transfer import Transfer
 if TYPE_CHECKING:
     from umd_grpc.server.live import LiveSession
 
+Result = TypeVar("Result")
 GATHERED = 4
 """Chunks of a stream that wait at most while others are written."""
 DEPTH = 2
 """Steps of one transfer that wait at one time: the device need not wait for the event loop between them."""
+
+
+async def to_its_end(step: asyncio.Task[Result], cancelled: Callable[[], None] | None = None) -> Result:
+    """Returns what a step returns. The caller may be cancelled meanwhile: it is so when the step has ended.
+
+    Then `cancelled` is called at once.
+    """
+    try:
+        return await asyncio.shield(step)
+    except asyncio.CancelledError:
+        if cancelled is not None:
+            cancelled()
+        await asyncio.wait([step])
+        if not step.cancelled():
+            step.exception()  # nobody else asks for it, and it would be logged as one that was missed
+        raise
 
 
 class Line:
@@ -92,6 +109,12 @@ class Inflow:
             await self._written()
         chunk.check_order(self.expected, self._transfer.size)
         await self._session.room.enter_chunk(len(chunk.data))
+        try:
+            if self._writer is not None and self._writer.done():  # while there was no room: it may have failed
+                await self._written()
+        except BaseException:
+            self._leave([chunk.data])
+            raise
         self._session.expect(self._transfer)
         self._gathered.append(chunk)
         self.expected += len(chunk.data)
@@ -113,10 +136,7 @@ class Inflow:
         if writer is None:
             return
         try:
-            await asyncio.shield(writer)
-        except asyncio.CancelledError:
-            await asyncio.wait([writer])
-            raise
+            await to_its_end(writer)
         finally:
             self._writer = None
 

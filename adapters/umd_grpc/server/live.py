@@ -154,7 +154,7 @@ class LiveSession:
                 self._report.bytes_out += len(response)
                 self._take(len(response))
         finally:
-            reader.cancel()
+            stream.leave(reader)
             if stream is self._stream:
                 self._leave(stream)
         return stream.error
@@ -169,11 +169,11 @@ class LiveSession:
         try:
             if not await self._accept(stream, first):
                 return
-            async for raw in messages:
+            while (raw := await stream.receive(messages)) is not None:
                 if not await self._accept(stream, raw):
                     return
                 self._previous = b""
-            if not self._lease:
+            if not (self._lease or stream.left):
                 self._no_more = True
                 self._end_untaken()
                 await self._wait_for_room(self._limits.credit)

@@ -34,7 +34,7 @@ SHORT_SECONDS = 0.0002
 
 
 class Session:
-    """The order of one session's frames. Everything here, but `cancels` and `idle`, runs when it has the device's turn.
+    """The order of one session's frames. What is here runs when it has the device's turn, but `cancels`, `idle`, `seq`.
 
     Attributes:
         cancels: what its client wants to end.
@@ -65,6 +65,11 @@ class Session:
     def idle(self) -> bool:
         """Whether nothing is under way."""
         return not (self._inbox or self.moves or self._replies.consumed)
+
+    @property
+    def seq(self) -> int:
+        """Number of the last frame that was carried out; it only rises."""
+        return self._replies.seq
 
     def short_frames(self, raw: bytes) -> list[bytes] | None:
         """Returns the frames of a message that keeps nobody waiting, carried out at once; None when it may.

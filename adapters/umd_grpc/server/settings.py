@@ -56,6 +56,14 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepaliveSettings:
+    """Seconds of silence after which a client is asked whether it is there, and how long its answer may take."""
+
+    time: float = FIELDS["keepalive.time"].default
+    timeout: float = FIELDS["keepalive.timeout"].default
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How a server is set up.
 
@@ -71,6 +79,7 @@ class Settings:
         weights: those that are kept for clients.
         shared_memory: what clients on the same host may share.
         workers: which devices have processes of their own.
+        keepalive: when a client that says nothing counts as gone.
         state_dir: the folder of the server's own files; "" for the usual one.
         advertise: host, or host:port, by which clients reach the server; "" for what it listens on.
         unix_mode: permissions of unix sockets.
@@ -90,6 +99,7 @@ class Settings:
     weights: WeightsSettings = field(default=WeightsSettings())
     shared_memory: SharedMemorySettings = field(default=SharedMemorySettings())
     workers: WorkerSettings = field(default=WorkerSettings())
+    keepalive: KeepaliveSettings = field(default=KeepaliveSettings())
     state_dir: str = ""
     advertise: str = ""
     unix_mode: int = FIELDS["unix_mode"].default
@@ -113,6 +123,7 @@ class Settings:
             weights=WeightsSettings(**_table(v, "weights", WeightsSettings)),
             shared_memory=SharedMemorySettings(**_table(v, "shared_memory", SharedMemorySettings)),
             workers=WorkerSettings(**_table(v, "workers", WorkerSettings)),
+            keepalive=KeepaliveSettings(**_table(v, "keepalive", KeepaliveSettings)),
             state_dir=v["state_dir"],
             advertise=v["advertise"],
             unix_mode=v["unix_mode"],

@@ -22,7 +22,7 @@ from umd_grpc.limits import Limits
 from umd_grpc.messages.region import HELLO, PACKET, WRITE, Move, encode_reply
 from umd_grpc.server.batches import Batches
 from umd_grpc.server.bulk import error_message, given
-from umd_grpc.server.inflow import Inflow, Line
+from umd_grpc.server.inflow import Inflow, Line, to_its_end
 from umd_grpc.server.live import TOKEN_SIZE, LiveSession
 from umd_grpc.server.region import Region, supported
 from umd_grpc.server.report import Report
@@ -189,11 +189,7 @@ class Mover:
         session.expect(transfer)
         step = asyncio.ensure_future(batches.run(functools.partial(batch.run, move)))
         try:
-            await asyncio.shield(step)
-        except asyncio.CancelledError:
-            batch.stopped = True
-            await asyncio.wait([step])
-            raise
+            await to_its_end(step, batch.stop)
         finally:
             session.room.leave_chunk(move.size)
             self._note(move, held, batch)

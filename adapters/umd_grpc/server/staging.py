@@ -21,7 +21,7 @@ class Batch:
     """Requests of one transfer, served as they come; ends when none does, or others have to have their turn.
 
     Attributes:
-        stopped: set from any thread when it shall end.
+        stopped: whether it shall end.
         done: how far the transfer is.
         moved: bytes that were moved.
         failed: what went wrong in the transfer.
@@ -39,6 +39,10 @@ class Batch:
         self.failed: UmdError | None = None
         self.error: UmdError | None = None
         self.left = b""
+
+    def stop(self) -> None:
+        """Has it end after the request that it serves. Callable from any thread."""
+        self.stopped = True
 
     def run(self, first: Move, moves: Moves, over: Callable[[], bool]) -> None:
         """Serves a request that was checked, and those that follow; `over` says that it has to end."""

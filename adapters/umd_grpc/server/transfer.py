@@ -166,6 +166,8 @@ class Transfers:
 
     def release(self, number: int, carrier: Carrier) -> None:
         """Says that a carrier has let go of a transfer."""
+        if carrier.ended is not None:  # it was raised in frames that hold bytes, and the carrier: a cycle
+            carrier.ended.__traceback__ = carrier.ended.__context__ = None
         if self._carriers.get(number) is carrier:
             del self._carriers[number]
             self._wake(number)
