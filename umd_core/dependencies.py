@@ -97,14 +97,10 @@ class Hazards:
         return kept
 
 
-def _start(segment: _Segment) -> int:
-    low: int = segment[0]
-    return low
-
-
 def _carve(segments: list[_Segment], low: int, high: int) -> tuple[int, int]:
     """Splits segments at `low` and `high`; returns the index range of those inside."""
-    at = bisect.bisect_right(segments, low, key=_start) - 1
+    # a list is less than one that it begins: [low + 1] stands before the first segment that begins behind `low`
+    at = bisect.bisect_left(segments, [low + 1]) - 1
     if at >= 0 and segments[at][1] > low:
         segment = segments[at]
         if segment[0] < low:
@@ -113,7 +109,7 @@ def _carve(segments: list[_Segment], low: int, high: int) -> tuple[int, int]:
             at += 1
     else:
         at += 1
-    stop = bisect.bisect_left(segments, high, lo=at, key=_start)
+    stop = bisect.bisect_left(segments, [high], lo=at)
     if stop > at and segments[stop - 1][1] > high:
         segment = segments[stop - 1]
         before = [segment[0], high, segment[2], segment[3][:]]

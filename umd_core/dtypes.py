@@ -88,6 +88,8 @@ def dtype(value: object) -> DType:
     """
     if isinstance(value, DType):
         return value
+    if isinstance(value, np.dtype) and (known := _BY_NUMPY.get(value)) is not None:
+        return known
     if isinstance(value, int) and not isinstance(value, bool):
         found = BY_CODE.get(value)
     else:

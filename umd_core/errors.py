@@ -282,8 +282,16 @@ class CancelledError(UmdError):
         super().__init__(what, what=what)
 
 
+_SIGN = 1 << 63
+"""An int64 whose sign bit is cleared is this much more, if it was negative."""
+
+
 class IndexRangeError(UmdError):
-    """A data-dependent index left its range. Facts: `kernel`, `command`, `value`, `extent`."""
+    """A data-dependent index left its range. Facts: `kernel`, `command`, `value`, `extent`.
+
+    Kernels count negative indices from the end. A program that wants them refused clears their sign bit, which makes
+    them larger than any extent; `value` has the sign again.
+    """
 
     status = Status.INDEX_OUT_OF_RANGE
     kernel: str
@@ -292,8 +300,10 @@ class IndexRangeError(UmdError):
     extent: int
 
     def __init__(self, kernel: str, command: int, value: int, extent: int) -> None:
+        value = value - _SIGN if value >= _SIGN // 2 else value
+        least = 0 if -extent <= value < 0 else -extent
         super().__init__(
-            f"{kernel} (command {command}): index {value} is outside [-{extent}, {extent})",
+            f"{kernel} (command {command}): index {value} is outside [{least}, {extent})",
             kernel=kernel,
             command=command,
             value=value,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from umd_core.dtypes import dtype as to_dtype
 from umd_core.errors import UndefinedValueError
-from umd_core.ir import Graph, Node, TensorDesc
+from umd_core.ir import Array, Graph, Node, TensorDesc, row_major
 from umd_core.ops import op_template
 from umd_core.template import Call
 
@@ -47,8 +48,13 @@ def total_cost(graph: Graph) -> Cost:
 
 def known(graph: Graph) -> dict[str, TensorDesc]:
     """Returns the descriptions of a graph's inputs and constants by name."""
-    constants = {name: TensorDesc(value.dtype, value.shape) for name, value in graph.constants.items()}
+    constants = {name: constant_desc(value) for name, value in graph.constants.items()}
     return {**constants, **graph.inputs}
+
+
+def constant_desc(value: Array) -> TensorDesc:
+    """Returns the description of a constant, as which it is row-major."""
+    return row_major(to_dtype(value.dtype), value.shape)
 
 
 def define(graph: Graph, descs: dict[str, TensorDesc], node: Node) -> Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +25,13 @@ MAX_BYTES = 2**62 - 1
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the row-major strides of `shape`, in elements."""
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
-    return tuple(strides)
+    strides = []
+    step = 1
+    for extent in shape[::-1]:
+        strides.append(step)
+        if extent > 1:
+            step *= extent
+    return tuple(strides[::-1])
 
 
 class TensorDesc:
@@ -159,6 +163,16 @@ class TensorDesc:
         return (low * self.dtype.size, (high + 1) * self.dtype.size)
 
 
+@functools.lru_cache(1 << 14)
+def row_major(dtype: DType, shape: tuple[int, ...]) -> TensorDesc:
+    """Returns the description of a tensor without gaps, the same object for the same type and shape.
+
+    Raises:
+        ShapeError, LimitError: as `TensorDesc` does.
+    """
+    return TensorDesc(dtype, shape)
+
+
 @dataclass(slots=True)
 class Node:
     """One op of a graph. Inputs and outputs are value names; "" stands for an optional input left out."""
@@ -185,6 +199,7 @@ class Graph:
 
     Attributes:
         fuses: whether elementwise launches that follow each other become one when it is translated.
+        kin: shared by graphs that are alike: what translating one leaves to the next. Their nodes are never changed.
 
     Example:
         >>> g = Graph()
@@ -192,7 +207,7 @@ class Graph:
         >>> g.output(g.add("Relu", [x]))
     """
 
-    __slots__ = ("_serial", "constants", "fuses", "inputs", "name", "nodes", "outputs")
+    __slots__ = ("_serial", "constants", "fuses", "inputs", "kin", "name", "nodes", "outputs")
 
     def __init__(self, name: str = "") -> None:
         self.name: str = name
@@ -201,6 +216,7 @@ class Graph:
         self.nodes: list[Node] = []
         self.outputs: list[Output] = []
         self.fuses: bool = False
+        self.kin: dict[Any, Any] | None = None
         self._serial = 0
 
     def _fresh(self, prefix: str) -> str:

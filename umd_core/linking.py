@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from umd_core.commands import READ, WRITE, DebugInfo
 from umd_core.dtypes import dtype as to_dtype
 from umd_core.errors import InputCountError, ShapeError, UmdError, UndefinedValueError
-from umd_core.ir import Array, Graph, Node, Output, TensorDesc, contiguous_strides
-from umd_core.kernels import KernelRecord, safety
-from umd_core.ops import OPS
+from umd_core.ir import Array, Graph, Node, Output, TensorDesc, contiguous_strides, row_major
+from umd_core.linked import Kept, Link, Linked, LinkedStep, Uses, overwrites_exactly
+from umd_core.ops import CHECKS, OPS
 from umd_core.recipes import Recipe, Recipes
-from umd_core.recorder import CopyBytes, Launch, Recorder, Step
+from umd_core.recorder import CopyBytes, Recorder, Step
 from umd_core.views import View, is_dense
-
-BufferRef = tuple[int, int, int, int]
-"""(buffer, access, byte offset, byte length)"""
-
-
-class LinkedStep(NamedTuple):
-    """A recorded step with its refs on program buffers; `node` is where it came from."""
-
-    step: Step
-    refs: tuple[BufferRef, ...]
-    node: int
-
-
-@dataclass(slots=True)
-class Linked:
-    """A graph as steps on numbered buffers.
-
-    Attributes:
-        steps: in program order.
-        transients: size in bytes of each transient buffer.
-        constants: bytes of each constant buffer.
-        arguments: buffer numbers of inputs, then outputs.
-        same: buffer numbers that stand for another one (an output that overwrites an input).
-        outputs: descriptions of the outputs.
-        debug: per node.
-    """
-
-    steps: list[LinkedStep] = field(default_factory=list)
-    transients: dict[int, int] = field(default_factory=dict)
-    constants: dict[int, bytes] = field(default_factory=dict)
-    arguments: list[int] = field(default_factory=list)
-    same: dict[int, int] = field(default_factory=dict)
-    outputs: list[TensorDesc] = field(default_factory=list)
-    debug: list[DebugInfo] = field(default_factory=list)
 
 
 class Linker:
-    """Links the recipes of a graph's nodes into one program."""
+    """Links the recipes of a graph's nodes into one program. `before` is what one of its kin left."""
 
-    def __init__(self, graph: Graph, recipes: Recipes) -> None:
+    def __init__(self, graph: Graph, recipes: Recipes, before: Kept | None = None) -> None:
         self._graph = graph
         self._recipes = recipes
+        self._before = before or Kept()
+        self.kept = Kept()
         self._linked = Linked()
         self._values: dict[str, View] = {}
         self._descs: dict[str, TensorDesc] = {}
@@ -75,7 +40,8 @@ class Linker:
         graph, linked = self._graph, self._linked
         linked.arguments = list(range(self._next))
         for number, (name, desc) in enumerate(graph.inputs.items()):
-            self._values[name] = View(number, desc.dtype, desc.shape, desc.strides, desc.element_offset)
+            view = View(number, desc.dtype, desc.shape, desc.strides, desc.element_offset)
+            self._values[name] = self._kept_view(name, view)
         layouts = {o.value: o.desc for o in graph.outputs if o.desc is not None}
         for node in live_nodes(graph):
             try:
@@ -87,27 +53,64 @@ class Linker:
         return linked
 
     def _link_node(self, node: Node, layouts: dict[str, TensorDesc]) -> None:
-        inputs = [self._value(node.op, name) if name else None for name in node.inputs]
+        known = self._values
+        inputs = tuple([None if not n else known[n] if n in known else self._value(node.op, n) for n in node.inputs])
         template = OPS.get(node.op)
-        values: list[Array | None] = []
+        values: tuple[Array | None, ...] = ()
         if template is not None and template.has_static:
-            values = [
-                self._known.get(name) if template.input_spec(i).static else None for i, name in enumerate(node.inputs)
-            ]
+            statics = template.statics(len(inputs))
+            values = tuple([self._known.get(n) if s else None for n, s in zip(node.inputs, statics, strict=True)])
+        is_wished = not layouts.keys().isdisjoint(node.outputs)
+        wished = tuple([layouts.get(name) for name in node.outputs]) if is_wished else ()
+        links, number = self._before.links, len(self._linked.debug)
+        before = links[number] if number < len(links) else None
+        if before is not None and before.fits(node, inputs, values, wished, self._next):
+            self._link_again(before)
+        else:
+            self._link_anew(node, inputs, values, wished)
+
+    def _link_anew(
+        self,
+        node: Node,
+        inputs: tuple[View | None, ...],
+        values: tuple[Array | None, ...],
+        wished: tuple[TensorDesc | None, ...],
+    ) -> None:
+        linked, number, first = self._linked, len(self._linked.debug), self._next
         wanted = tuple([bool(name) for name in node.outputs])
-        wished = tuple([layouts.get(name) for name in node.outputs]) if layouts else ()
-        recipe = self._recipes.get(node.op, node.attributes, inputs, values, wanted, wished if any(wished) else ())
+        recipe = self._recipes.get(node.op, node.attributes, inputs, values, wanted, wished)
         if len(node.outputs) > max(len(recipe.outputs), 1):
             raise InputCountError(node.op, len(node.outputs), 1, len(recipe.outputs), "outputs")
-        number = len(self._linked.debug)
-        self._linked.debug.append(DebugInfo(node.op, node.name, node.source))
+        linked.debug.append(DebugInfo(node.op, node.name, node.source))
+        at = len(linked.steps)
         bases = self._append(recipe.steps, recipe, inputs, number)
+        outputs: list[tuple[str, View, TensorDesc]] = []
         for name, view, desc in zip(node.outputs, recipe.outputs, recipe.descs, strict=False):
             if name and view is not None:
                 buffer, base = bases[view.buffer]
                 offset = view.offset + base // view.dtype.size
-                self._values[name] = View(buffer, view.dtype, view.shape, view.strides, offset)
-                self._descs[name] = desc
+                made = self._kept_view(name, View(buffer, view.dtype, view.shape, view.strides, offset))
+                self._values[name], self._descs[name] = made, desc
+                outputs.append((name, made, desc))
+        if self._graph.kin is None:
+            return
+        added = {bases[own][0]: size for own, size in recipe.sizes.items()}
+        link = Link(
+            node, linked.debug[number], inputs, values, wished, first, linked.steps[at:], added, outputs, recipe.adopts
+        )
+        self.kept.links.append(None if recipe.constants else link)  # equal constants of others share their buffers
+
+    def _link_again(self, link: Link) -> None:
+        linked = self._linked
+        linked.debug.append(link.info)
+        linked.steps += link.steps
+        linked.transients.update(link.transients)
+        self._next += len(link.transients)
+        self._adopts = self._adopts or link.adopts
+        for name, view, desc in link.outputs:
+            self._values[name] = self.kept.views[name] = view
+            self._descs[name] = desc
+        self.kept.links.append(link)
 
     def _append(
         self, steps: Iterable[Step], recipe: Recipe, inputs: Sequence[View | None], node: int
@@ -123,10 +126,7 @@ class Linker:
         append = self._linked.steps.append
         self._adopts = self._adopts or recipe.adopts
         for step in steps:
-            refs = []
-            for buffer, access, offset, length in step.refs:
-                program_buffer, base = bases[buffer]
-                refs.append((program_buffer, access, offset + base, length))
+            refs = [(bases[b][0], access, bases[b][1] + offset, length) for b, access, offset, length in step.refs]
             append(LinkedStep(step, tuple(refs), node))
         return bases
 
@@ -138,8 +138,19 @@ class Linker:
                 raise UndefinedValueError(user, name)
             buffer = self._constant(constant.tobytes())
             strides = contiguous_strides(constant.shape)
-            view = self._values[name] = View(buffer, to_dtype(constant.dtype), constant.shape, strides)
+            view = self._kept_view(name, View(buffer, to_dtype(constant.dtype), constant.shape, strides))
+            self._values[name] = view
         return view
+
+    def _kept_view(self, name: str, view: View) -> View:
+        """Returns the view of a value; that of the graph before, where it was the same."""
+        if self._graph.kin is None:
+            return view
+        found = self._before.views.get(name)
+        if found is None or not found.is_same(view):
+            found = view
+        self.kept.views[name] = found
+        return found
 
     def _constant(self, data: bytes) -> int:
         buffer = self._constant_buffers.get(data)
@@ -180,18 +191,14 @@ class Linker:
         if self._adopts:
             self._adopt(uses, becomes, dropped, viewed)
         if dropped or becomes:
-            linked.steps = [
-                LinkedStep(step, tuple([(becomes.get(b, b), access, at, size) for b, access, at, size in refs]), node)
-                for i, (step, refs, node) in enumerate(linked.steps)
-                if i not in dropped
-            ]
+            linked.steps = [_moved(step, becomes) for i, step in enumerate(linked.steps) if i not in dropped]
             for buffer in becomes:
                 linked.transients.pop(buffer, None)
         self._copy_all_out(late, becomes)
 
     def _output_desc(self, output: Output, view: View) -> TensorDesc:
         if output.desc is None:
-            return self._descs.get(output.value) or TensorDesc(view.dtype, view.shape)
+            return self._descs.get(output.value) or row_major(view.dtype, view.shape)
         if output.desc.shape != view.shape or output.desc.dtype is not view.dtype:
             raise ShapeError(
                 f"output {output.value!r}",
@@ -306,48 +313,14 @@ class Linker:
             self._linked.steps.append(LinkedStep(step, step.refs, number))
 
 
-class Uses:
-    """When each buffer is first written, last read and last used."""
-
-    def __init__(self, steps: Sequence[LinkedStep]) -> None:
-        self.first_write: dict[int, int] = {}
-        self.last_read: dict[int, int] = {}
-        self.last_use: dict[int, int] = {}
-        self.first_use: dict[int, int] = {}
-        for index, linked in enumerate(steps):
-            for buffer, access, _, _ in linked.refs:
-                if access & READ:
-                    self.last_read[buffer] = index
-                if access & WRITE and buffer not in self.first_write:
-                    self.first_write[buffer] = index
-                if buffer not in self.first_use:
-                    self.first_use[buffer] = index
-                self.last_use[buffer] = index
-
-
-def overwrites_exactly(linked: LinkedStep, written: int, read: int) -> bool:
-    """Returns whether the step may write `written` over `read` in place: a declared, exact alias at offset 0."""
-    step, refs = linked.step, linked.refs
-    if not isinstance(step, Launch):
-        return False
-    pairs = _exact_pairs(step.record, step.parameters)
-    found = False
-    for index, ref in enumerate(refs):
-        if ref[0] != read:
-            continue
-        if ref[2] or not any(r == index and refs[w][0] == written and refs[w][2:] == ref[2:] for w, r in pairs):
-            return False
-        found = True
-    return found
-
-
-@functools.lru_cache(maxsize=4096)
-def _exact_pairs(record: KernelRecord, parameters: bytes) -> tuple[tuple[int, int], ...]:
-    """Returns the declared (written, read) operand indices that address the same elements with these parameters."""
-    flat = record.struct.unpack(parameters)
-    index = {box.operand.name: i for i, box in enumerate(record.boxes)}
-    pairs = [(index[written], index[read]) for written, read in record.row.alias]
-    return tuple((w, r) for w, r in pairs if safety.same_elements(record.boxes[w], record.boxes[r], flat))
+def _moved(linked: LinkedStep, becomes: Mapping[int, int]) -> LinkedStep:
+    """Returns a step with the buffers that these become; itself where it has none of them."""
+    step, refs, node = linked
+    for ref in refs:
+        if ref[0] in becomes:
+            moved = tuple([(becomes.get(b, b), access, at, size) for b, access, at, size in refs])
+            return LinkedStep(step, moved, node)
+    return linked
 
 
 def _same_layout(view: View, desc: TensorDesc) -> bool:
@@ -357,12 +330,15 @@ def _same_layout(view: View, desc: TensorDesc) -> bool:
 
 
 def live_nodes(graph: Graph) -> list[Node]:
-    """Returns the nodes that the outputs depend on, in program order."""
+    """Returns the nodes that the outputs depend on, and those that check something, in program order."""
     needed = {output.value for output in graph.outputs}
     live = []
     for node in reversed(graph.nodes):
-        if not needed.isdisjoint(node.outputs):
+        if node.op in CHECKS or not needed.isdisjoint(node.outputs):
             live.append(node)
             needed.update(node.inputs)
     live.reverse()
     return live
+
+
+__all__ = ["Kept", "Link", "Linked", "LinkedStep", "Linker", "Uses", "live_nodes", "overwrites_exactly"]

@@ -8,6 +8,11 @@ from typing import NamedTuple
 
 from umd_core.commands import ARENA_ALIGNMENT
 
+MANY = 2048
+"""Blocks up to which each is compared with those that lie already: a tenth of a second for all."""
+_SLACK = 128
+"""An arena is as good as the smallest possible one when it is no more than its 128th part larger."""
+
 
 class Transient(NamedTuple):
     """A buffer that lives from command `first` to command `last`, both included.
@@ -21,33 +26,89 @@ class Transient(NamedTuple):
     inherits: int = -1
 
 
+class _Block(NamedTuple):
+    """The bytes of a transient and of those that take them over one after another, from `first` to `last`."""
+
+    size: int
+    first: int
+    last: int
+
+
+def aligned(size: int, alignment: int = ARENA_ALIGNMENT) -> int:
+    """Returns the bytes of arena that a transient of `size` bytes takes."""
+    return -(-max(size, 1) // alignment) * alignment
+
+
 def plan(transients: Sequence[Transient], alignment: int = ARENA_ALIGNMENT) -> tuple[list[int], int]:
     """Returns the offset of each transient and the arena's size, in bytes.
 
-    Best fit over free blocks in program order, in O(n log n). No two transients that live at the same time overlap,
-    unless one inherits the other's bytes; the arena is never larger than the sum of all aligned sizes.
+    No two transients that live at the same time overlap, unless one inherits the other's bytes; the arena is never
+    larger than the sum of all aligned sizes. Where placing blocks in program order leaves gaps, the largest come first.
     """
-    births: dict[int, list[int]] = {}
-    deaths: dict[int, list[int]] = {}
-    heirs = {t.inherits for t in transients if t.inherits >= 0}
+    blocks, block_of = _blocks(transients, alignment)
+    offsets, arena, live = _in_order(blocks)
+    if arena > live + live // _SLACK and len(blocks) <= MANY:
+        packed, least = _by_size(blocks)
+        if least < arena:
+            offsets, arena = packed, least
+    return [offsets[block] for block in block_of], arena
+
+
+def _blocks(transients: Sequence[Transient], alignment: int) -> tuple[list[_Block], list[int]]:
+    """Returns the blocks, and which of them each transient lies in."""
+    heirs = {t.inherits: index for index, t in enumerate(transients) if t.inherits >= 0}
+    blocks: list[_Block] = []
+    block_of = [0] * len(transients)
     for index, transient in enumerate(transients):
-        births.setdefault(transient.first, []).append(index)
-        if index not in heirs:
-            deaths.setdefault(transient.last, []).append(index)
-    offsets = [0] * len(transients)
-    owned = [0] * len(transients)
-    free = _FreeBlocks()
-    for moment in sorted({*births, *deaths}):
-        for index in births.get(moment, ()):
-            size, _, _, inherits = transients[index]
-            if inherits >= 0:
-                offsets[index], owned[index] = offsets[inherits], owned[inherits]
-                continue
-            owned[index] = -(-max(size, 1) // alignment) * alignment
-            offsets[index] = free.take(owned[index])
-        for index in deaths.get(moment, ()):
-            free.give(offsets[index], owned[index])
-    return offsets, free.top
+        if transient.inherits >= 0:
+            continue
+        member = last = index
+        while member >= 0:
+            block_of[member], last = len(blocks), member
+            member = heirs.get(member, -1)
+        blocks.append(_Block(aligned(transient.size, alignment), transient.first, transients[last].last))
+    return blocks, block_of
+
+
+def _in_order(blocks: Sequence[_Block]) -> tuple[list[int], int, int]:
+    """Returns offsets, the end of all, and the most bytes that live at a time.
+
+    Each in turn takes the free block that fits best, O(n log n).
+    """
+    moments: dict[int, tuple[list[int], list[int]]] = {}  # who is born, who dies
+    for index, block in enumerate(blocks):
+        moments.setdefault(block.first, ([], []))[0].append(index)
+        moments.setdefault(block.last, ([], []))[1].append(index)
+    offsets, free, live, peak = [0] * len(blocks), _FreeBlocks(), 0, 0
+    for _, (births, deaths) in sorted(moments.items()):
+        for index in births:
+            offsets[index] = free.take(blocks[index].size)
+            live += blocks[index].size
+        peak = max(peak, live)
+        for index in deaths:
+            free.give(offsets[index], blocks[index].size)
+            live -= blocks[index].size
+    return offsets, free.top, peak
+
+
+def _by_size(blocks: Sequence[_Block]) -> tuple[list[int], int]:
+    """Returns offsets and the end of all.
+
+    The largest first, each takes the lowest offset that is free while it lives, O(n²).
+    """
+    offsets, top = [0] * len(blocks), 0
+    placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), by offset
+    for index in sorted(range(len(blocks)), key=lambda index: (-blocks[index].size, blocks[index].first)):
+        size, first, last = blocks[index]
+        offset = 0
+        for low, high, born, dies in placed:
+            if born <= last and first <= dies:
+                if low - offset >= size:
+                    break
+                offset = max(offset, high)
+        bisect.insort(placed, (offset, offset + size, first, last))
+        offsets[index], top = offset, max(top, offset + size)
+    return offsets, top
 
 
 class _FreeBlocks:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from umd_core.decompositions import DECOMPOSITIONS
 from umd_core.errors import UmdError
-from umd_core.ir import Array, TensorDesc
+from umd_core.ir import Array, TensorDesc, row_major
 from umd_core.ops import op_template
 from umd_core.recorder import CopyBytes, Recorder, Step, Supports
 from umd_core.views import View
@@ -90,7 +90,7 @@ class Recipes:
         layouts: tuple[TensorDesc | None, ...],
     ) -> Recipe:
         template = op_template(op)
-        descs = [None if v is None else TensorDesc(v.dtype, v.shape) for v in inputs]
+        descs = [None if v is None else row_major(v.dtype, v.shape) for v in inputs]
         call = template.call(descs, attributes, values, wanted)
         views = [None if v is None else View(i, v.dtype, v.shape, v.strides) for i, v in enumerate(inputs)]
         recorder = Recorder(views, layouts, self.supports, DECOMPOSITIONS)

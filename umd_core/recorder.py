@@ -14,8 +14,8 @@ import numpy as np
 from umd_core import dtypes
 from umd_core.commands import READ, WRITE
 from umd_core.dtypes import DType
-from umd_core.errors import UnsupportedError
-from umd_core.ir import Array, TensorDesc, contiguous_strides
+from umd_core.errors import LimitError, UnsupportedError
+from umd_core.ir import MAX_BYTES, Array, TensorDesc, contiguous_strides
 from umd_core.kernels import BY_NAME, RANK_CLASSES, Geometry, KernelRecord, KernelRow
 from umd_core.views import ABSENT, View, coalesce, is_dense
 
@@ -85,12 +85,18 @@ class Recorder:
     # buffers
 
     def new(self, dtype: DType, shape: Sequence[int], strides: tuple[int, ...] | None = None) -> View:
-        """Returns a view of a new buffer; row-major unless strides are given."""
+        """Returns a view of a new buffer; row-major unless strides are given.
+
+        Raises:
+            LimitError: it would have 2^62 bytes or more, as what is between empty tensors may.
+        """
         shape = tuple(shape)
         steps = contiguous_strides(shape) if strides is None else strides
         reaches = [] if 0 in shape else [(extent - 1) * step for extent, step in zip(shape, steps, strict=True)]
         view = View(self._next, dtype, shape, steps, -sum(reach for reach in reaches if reach < 0))
         span = 0 if 0 in shape else 1 + sum(map(abs, reaches))
+        if span * dtype.size > MAX_BYTES:
+            raise LimitError("tensor size in bytes", span * dtype.size, MAX_BYTES)
         self.sizes[self._next] = span * dtype.size
         self._next += 1
         return view

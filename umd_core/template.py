@@ -15,7 +15,7 @@ from umd_core.attributes import Attribute, coerce
 from umd_core.dtypes import BY_NAME, DType
 from umd_core.dtypes import dtype as to_dtype
 from umd_core.errors import AttributeValueError, DTypeError, InputCountError, ShapeError
-from umd_core.ir import Array, TensorDesc
+from umd_core.ir import Array, TensorDesc, row_major
 
 if TYPE_CHECKING:
     from umd_core.recorder import Recorder
@@ -141,6 +141,7 @@ class OpTemplate:
         shape: returns the output shapes.
         emit: records its kernel launches.
         flops: returns the floating-point operations of a call; elements of the first output when not given.
+        checks: whether it fails where its input is not as it should be, and so runs even if nothing reads its outputs.
         doc: one line; the semantics of ONNX names are ONNX's, at `since` (opset) as of opset 28.
         source: specification or paper.
     """
@@ -153,6 +154,7 @@ class OpTemplate:
     types: Mapping[str, tuple[DType, ...]] = field(default_factory=dict)
     attributes: tuple[Attribute, ...] = ()
     flops: Callable[[Call], int] | None = None
+    checks: bool = False
     doc: str = ""
     source: str = ""
 
@@ -170,9 +172,24 @@ class OpTemplate:
         return least, len(self.inputs)
 
     @functools.cached_property
+    def _schema(self) -> dict[str, Attribute]:
+        return {a.name: a for a in self.attributes}
+
+    @functools.cached_property
     def has_static(self) -> bool:
         """Whether some input's value must be known at translation."""
         return any(i.static for i in self.inputs)
+
+    def statics(self, count: int) -> tuple[bool, ...]:
+        """Returns for each of `count` inputs whether its value must be known at translation."""
+        found = self._statics.get(count)
+        if found is None:
+            found = self._statics[count] = tuple([self.input_spec(index).static for index in range(count)])
+        return found
+
+    @functools.cached_property
+    def _statics(self) -> dict[int, tuple[bool, ...]]:
+        return {}
 
     def input_spec(self, index: int) -> Input:
         """Returns the signature's entry for an input; the last one stands for all that follow."""
@@ -200,7 +217,7 @@ class OpTemplate:
         if len(shapes) > len(results):
             results = results + (results[-1],) * (len(shapes) - len(results))
         call.outputs = tuple(
-            [TensorDesc(self._dtype(call, result.type), shape) for result, shape in zip(results, shapes, strict=False)]
+            [row_major(self._dtype(call, r.type), tuple(shape)) for r, shape in zip(results, shapes, strict=False)]
         )
         return call
 
@@ -213,7 +230,7 @@ class OpTemplate:
     def _complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
         if not self.attributes and not given:
             return {}
-        schema = {a.name: a for a in self.attributes}
+        schema = self._schema
         for name, value in given.items():
             if name not in schema:
                 wanted = f"one of: {', '.join(schema) or 'none'}"

@@ -33,6 +33,7 @@ from umd_core.memory import Transient, plan
 from umd_core.ops import op_template
 from umd_core.recipes import CAPACITY, Recipes, freeze
 from umd_core.recorder import CopyBytes, Launch
+from umd_core.scheduling import schedule
 from umd_core.single import translate_single
 from umd_core.template import OpTemplate
 
@@ -89,9 +90,14 @@ class Translator:
         Raises:
             UmdError: what an op refuses.
         """
-        linked = Linker(graph, self.recipes).link()
+        kin = graph.kin
+        linker = Linker(graph, self.recipes, None if kin is None else kin.get(self))
+        linked = linker.link()
+        if kin is not None:
+            kin[self] = linker.kept
         if graph.fuses:
             fuse(linked, self.recipes.supports)
+        schedule(linked)
         return _Assembler(graph, linked).assemble()
 
 
@@ -284,7 +290,9 @@ class _Assembler:
         commands: list[Command] = buffer.commands
         debug = buffer.debug
         sizes, used = self._sizes, self._used
-        for linked in self._linked.steps:
+        steps = self._linked.steps
+        written = {memory[place[ref[0]][0]] for step in steps for ref in step.refs if ref[1] & WRITE}
+        for linked in steps:
             refs = []
             for number, access, offset, length in linked.refs:
                 slot, base = place[number]
@@ -292,7 +300,8 @@ class _Assembler:
                 used[slot] |= access
                 if offset + base + length > sizes[slot]:
                     sizes[slot] = offset + base + length
-            accesses = [(memory[r[0]], r[1], r[2], r[3]) for r in refs if r[0] in memory]
+            # who reads what nobody writes waits for nobody
+            accesses = [(memory[r[0]], r[1], r[2], r[3]) for r in refs if memory.get(r[0]) in written]
             deps = hazards.depend(len(commands), accesses)
             if len(deps) > MAX_DEPS:
                 hazards.barrier = len(commands)

@@ -105,6 +105,11 @@ class View:
             i, j = i + 1, j + 1
         return View(self.buffer, self.dtype, shape, tuple(strides), self.offset)
 
+    def is_same(self, other: View) -> bool:
+        """Returns whether it is the same elements of the same buffer."""
+        own = (self.buffer, self.dtype, self.shape, self.strides, self.offset)
+        return own == (other.buffer, other.dtype, other.shape, other.strides, other.offset)
+
     def __bool__(self) -> bool:
         return self.buffer >= 0
 

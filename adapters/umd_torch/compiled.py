@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
 from torch import fx
 
-from umd_core.errors import UmdError
+from umd_core.errors import AttributeValueError, UmdError
 from umd_core.passes import DEFAULT
+from umd_torch.aliases import around, split_off
+from umd_torch.emissions import Emissions
 from umd_torch.graphs import lower
 from umd_torch.partition import split
 from umd_torch.runtime import Executable, Roles
@@ -17,8 +19,47 @@ from umd_torch.session import Session
 from umd_torch.symbols import Bound, bind, hints, is_symbolic
 
 Runner = Callable[[list[Any]], list[Any]]
-FOREIGN: list[Callable[[fx.GraphModule, Bound, bool, Collection[str]], Runner | None]] = []
-"""Asked first: what runs graphs over tensors that are not the CPU's; None where a graph has none."""
+
+
+class Foreign(Protocol):
+    """What runs graphs over tensors that are not the CPU's."""
+
+    def session(self, module: fx.GraphModule) -> Session | None:
+        """Returns the session of the device that a graph's tensors are on, None where it has none of them."""
+        ...
+
+    def runner(
+        self,
+        session: Session,
+        module: fx.GraphModule,
+        roles: Roles,
+        bound: Bound,
+        strict: bool,
+        passes: Collection[str],
+    ) -> Runner:
+        """Returns what runs such a graph for one set of sizes.
+
+        Raises:
+            UmdError: with `strict`, what the device cannot run.
+        """
+        ...
+
+
+FOREIGN: list[Foreign] = []
+"""Asked first."""
+
+
+def session_of(module: fx.GraphModule, name: str = "") -> Session | None:
+    """Returns the session of the device that a graph's tensors are on, None where they are the CPU's.
+
+    Raises:
+        AttributeValueError: `name`, a device or a list of them, is given and names another device.
+    """
+    found = next((session for foreign in FOREIGN if (session := foreign.session(module))), None)
+    if found and name and found.name not in [part.strip() for part in name.split(",")]:
+        reason = f"{name!r} is another device than {found.name}, on which the tensors are"
+        raise AttributeValueError("backend umd", "device", reason, value=name, wanted=f"{found.name!r}, or none")
+    return found
 
 
 def runner(
@@ -29,18 +70,20 @@ def runner(
     *,
     strict: bool,
     passes: Collection[str] = DEFAULT,
+    emissions: Emissions | None = None,
 ) -> Runner:
     """Returns what runs a graph for one set of sizes: a program, or several with the CPU between them.
+
+    `emissions` is the graph's own; what sizes do not change of it is then lowered once.
 
     Raises:
         UmdError: with `strict`, what the device cannot run.
     """
-    for serve in FOREIGN:
-        found = serve(module, bound, strict, passes)
-        if found is not None:
-            return found
+    for foreign in FOREIGN:
+        if foreign.session(module):
+            return foreign.runner(session, module, roles, bound, strict, passes)
     try:
-        return Executable(session, lower(module, bound), roles, passes)
+        return Executable(session, lower(module, bound, emissions=emissions), roles, passes)
     except UmdError as error:
         if strict:
             raise
@@ -63,10 +106,12 @@ class CompiledGraph:
         strict: bool,
         passes: Collection[str] = DEFAULT,
     ) -> None:
-        self._session, self._module, self._roles = session, module, roles
+        self._session, self._roles = session, roles
+        self._module, self._aliases = split_off(module, roles.resident)
         self._strict, self._passes = strict, passes
         values = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
         self._symbolic = {i: v for i, v in enumerate(values) if is_symbolic(v)}
+        self._emissions = Emissions() if self._symbolic else None
         self._runners: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
         examples = hints(self._symbolic)
         self._runner(tuple(examples.values()), bind(self._symbolic, examples))
@@ -84,7 +129,17 @@ class CompiledGraph:
         return results
 
     def _runner(self, key: tuple[Any, ...], bound: Bound) -> Runner:
-        found = runner(self._session, self._module, self._roles, bound, strict=self._strict, passes=self._passes)
+        found = runner(
+            self._session,
+            self._module,
+            self._roles,
+            bound,
+            strict=self._strict,
+            passes=self._passes,
+            emissions=self._emissions,
+        )
+        if self._aliases:
+            found = around(found, self._aliases, bound)
         self._runners[key] = found
         if len(self._runners) > SIZES:
             self._runners.popitem(last=False)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -15,14 +15,14 @@ from torch import fx
 from umd_core.commands import CommandBuffer, Dispatch, SlotKind
 from umd_core.passes import DEFAULT
 from umd_torch.backend import compile_with
-from umd_torch.compiled import boxed, runner
+from umd_torch.compiled import boxed, runner, session_of
 from umd_torch.inputs import Roles
-from umd_torch.partition import Fallback, Split, quiet
+from umd_torch.partition import Fallback, quiet
 from umd_torch.runtime import Executable
 from umd_torch.session import Session, session_for
 from umd_torch.settings import check_passes, settings
 from umd_torch.symbols import bind, evaluate, hints, is_symbolic
-from umd_torch.torch_private import backward_at_once, graph_breaks, is_recompile
+from umd_torch.torch_private import backward_at_once, compile_apart, compiled_function, graph_breaks
 
 _JOINED = "+"
 """What stands between the names of nodes that share a launch; see `umd_core.fusion`."""
@@ -43,6 +43,7 @@ class GraphReport:
         parameters: bytes of parameters and buffers, sent once.
         bytes_up, bytes_down: bytes of a call to and from a device with memory of its own. What the backward graph
             gets from the forward graph stays there, and is not among them.
+        op_by_op: why a graph over tensors of the device `umd` is no program; each op is one there. "" where it is.
     """
 
     kind: str
@@ -55,14 +56,18 @@ class GraphReport:
     parameters: int
     bytes_up: int
     bytes_down: int
+    op_by_op: str = ""
 
     def lines(self) -> list[str]:
         """Returns the report as text."""
         work = f"{self.ops.total()} ops on the device as {self.kernels.total()} launches in {self.programs} programs"
+        if self.op_by_op:
+            work = f"{self.ops.total()} ops on the device, each alone ({self.op_by_op})"
+        trips = self.programs if self.bytes_down else 0
         result = [
             f"{self.kind}: {work}, {len(self.fallbacks)} nodes on the CPU",
             f"  memory: arena {self.arena:,} bytes, parameters {self.parameters:,} bytes",
-            f"  a call sends {self.bytes_up:,} bytes and reads {self.bytes_down:,}, in {self.programs} round trips",
+            f"  a call sends {self.bytes_up:,} bytes and reads {self.bytes_down:,}, in {trips} round trips",
             f"  kernels: {', '.join(f'{name} {count}' for name, count in self.kernels.most_common())}",
         ]
         if self.fused:
@@ -132,54 +137,62 @@ def explain(
     """Returns what `torch.compile(model, backend="umd")` would run where, when called with these arguments.
 
     Torch traces the model, and every graph is translated; neither the device nor the CPU computes anything. In place of
-    its results the model's own Python code sees zeros. Gradients are explained too where they are enabled.
+    its results the model's own Python code sees zeros; where its tensors are on the device `umd`, these are put there.
+    Gradients are explained too where they are enabled.
 
     Args:
-        model: a module or a function over CPU tensors.
+        model: a module or a function over tensors of the CPU or of the device `umd`.
         args: what it would be called with.
         device: "sim:0", "grpc://host:port/sim:0"; UMD_DEVICE or the available device of highest priority without it.
+            Tensors of the device `umd` are where they are.
         passes: names of the clean-ups (`umd_core.passes`) that graphs go through.
         kwargs: what it would be called with.
     """
     check_passes(passes)
-    session = session_for(settings({} if device is None else {"device": device}).device)
-    explanation = Explanation(session.name)
-    dry: Any = Dry(session)
+    chosen = settings({} if device is None else {"device": device}).device
+    explanation = Explanation("")
+    functions: set[int] = set()
 
     def compiler(graph: fx.GraphModule, roles: Roles, kind: str) -> Callable[..., Any]:
         values = [n.meta.get("val") for n in graph.graph.nodes if n.op == "placeholder"]
         symbolic = {i: v for i, v in enumerate(values) if is_symbolic(v)}
         bound = bind(symbolic, hints(symbolic))
+        session = session_of(graph, device or "") or session_for(chosen)
+        explanation.device, dry = session.name, cast("Session", Dry(session))
         found = runner(dry, graph, roles, bound, strict=False, passes=passes)
         explanation.graphs.append(_report(kind, found))
         return boxed(lambda _: [_nothing(item, bound) for item in _returned(graph)])
 
     def backend(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        explanation.recompiles += is_recompile()
+        explanation.recompiles += compiled_function() in functions
+        functions.add(compiled_function())
         return compile_with(compiler, module, inputs)
 
     before = graph_breaks()
     with quiet(), backward_at_once(), torch.random.fork_rng(devices=[]):
-        torch.compile(model, backend=backend)(*args, **kwargs)
+        compile_apart(model, backend)(*args, **kwargs)
     after = graph_breaks()
+    explanation.device = explanation.device or session_for(chosen).name  # of code without a graph
     explanation.breaks = {why: n - before.get(why, 0) for why, n in after.items() if n > before.get(why, 0)}
     return explanation
 
 
 def _report(kind: str, found: Any) -> GraphReport:
-    parts: list[Executable] = found.parts if isinstance(found, Split) else [found]
-    buffers = [part.command_buffer for part in parts if part.command_buffer.commands]
+    parts: Sequence[Executable] = getattr(found, "parts", [found])
+    buffers = [part.command_buffer for part in parts if part.command_buffer and part.command_buffer.commands]
+    alone: Counter[str] = Counter(getattr(found, "ops", ()))
     return GraphReport(
         kind=kind,
-        ops=Counter(op for b in buffers for op in _ops(b)),
+        ops=alone + Counter(op for b in buffers for op in _ops(b)),
         kernels=Counter(b.kernels[c.kernel].row.name for b in buffers for c in b.commands if isinstance(c, Dispatch)),
         fused=Counter(entry.op for b in buffers for entry in b.debug if _JOINED in entry.op),
-        fallbacks=tuple(found.fallbacks) if isinstance(found, Split) else (),
-        programs=len(buffers),
+        fallbacks=tuple(getattr(found, "fallbacks", ())),
+        programs=len(buffers) + alone.total(),
         arena=max((s.length for b in buffers for s in b.slots if s.kind == SlotKind.ARENA), default=0),
         parameters=sum(part.inputs.bytes_kept for part in parts),
         bytes_up=sum(part.inputs.bytes_up for part in parts) if kind != "backward" else 0,
         bytes_down=sum(part.bytes_down for part in parts),
+        op_by_op=getattr(found, "reason", ""),
     )
 
 
@@ -205,4 +218,4 @@ def _nothing(item: Any, bound: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return evaluate(value, bound)
     shape, strides = (tuple(evaluate(e, bound) for e in extents) for extents in (value.shape, value.stride()))
-    return torch.empty_strided(shape, strides, dtype=value.dtype).zero_()
+    return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device).zero_()

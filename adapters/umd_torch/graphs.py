@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import operator
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,19 +15,16 @@ from torch import fx
 from umd_core.errors import InternalError, UmdError, UnsupportedError
 from umd_core.ir import Graph, TensorDesc
 from umd_torch.builder import SEED, Builder, Promise, Value, from_torch
-from umd_torch.layouts import Layout, is_dense, layout_of, shape_of
+from umd_torch.emissions import Emission, Emissions
+from umd_torch.layouts import Layout, is_dense, layout_of
 from umd_torch.lowering import lowering_of
-from umd_torch.mutations import OVERWRITE, Replay, joined_of, replay_of
+from umd_torch.mutations import Replay, joined_of, replay_of
+from umd_torch.nodes import TORCH, Facts, holds_keys, promises, saves_keys, source_line
 from umd_torch.symbols import Bound, evaluate, is_symbolic
-from umd_torch.torch_private import map_aggregate, run_and_save_rng_state, run_with_rng_state, unset_fake_temporarily
+from umd_torch.torch_private import map_aggregate, unset_fake_temporarily
 
 MAX_CONSTANT = 1 << 16
 """Bytes up to which a tensor that the graph holds becomes part of the program."""
-TORCH = os.path.dirname(torch.__file__)
-"""Folder of torch's own code."""
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-
-
 KEYS = Layout(torch.int64, (2,), (1,))
 """Seed and offset as one tensor: what a graph has for torch's state of the generator."""
 
@@ -87,61 +82,16 @@ class Lowered:
     mutations: list[Mutation] = field(default_factory=list)
 
 
-def source_line(node: fx.Node) -> str:
-    """Returns "file:line" of the model's code that a node came from, "" where torch does not know."""
-    return _own_line(node.meta.get("stack_trace") or "")
-
-
-@functools.lru_cache(1 << 12)
-def _own_line(stack: str) -> str:
-    frames = _FRAME.findall(stack)
-    own = [frame for frame in frames if not frame[0].startswith(TORCH)]
-    return ":".join((own or frames)[-1]) if frames else ""
-
-
-def promises(node: fx.Node, bound: Bound) -> tuple[Promise, ...]:
-    """Returns what torch says that a node returns, one promise per tensor; others count as an empty one.
-
-    Of what comes with a state of the generator torch says nothing.
-    """
-    value = node.meta.get("val")
-    if value is None:
-        return ()
-    several = value if isinstance(value, (tuple, list)) else (value,)
-    result = []
-    for item in several:
-        if isinstance(item, torch.Tensor):
-            result.append(Promise(from_torch(item.dtype), shape_of(item, bound)))
-        else:
-            result.append(Promise(from_torch(torch.bool), (0,)))
-    return tuple(result)
-
-
-def saves_keys(node: fx.Node) -> bool:
-    """Returns whether a node is the state of the generator that a forward graph saves: seed and offset."""
-    source = node.args[0] if node.target is operator.getitem else None
-    return isinstance(source, fx.Node) and source.target is run_and_save_rng_state and node.args[1:] == (0,)
-
-
-def holds_keys(node: fx.Node) -> bool:
-    """Returns whether a placeholder is the state of the generator that a forward graph saved: seed and offset."""
-    return any(user.target is run_with_rng_state and user.args[0] is node for user in node.users)
-
-
-def fills_its_storage(node: fx.Node) -> bool:
-    """Returns whether a node's first tensor lies row-major from the start of its storage, as far as tracing saw."""
-    first = node.args[0] if node.args else None
-    value = first.meta.get("val") if isinstance(first, fx.Node) else None
-    return isinstance(value, torch.Tensor) and value.is_contiguous() and value.storage_offset() == 0
-
-
 class Lowering:
-    """Lowers one graph for one set of sizes."""
+    """Lowers one graph for one set of sizes. `emissions` is what was kept when it was lowered for others."""
 
-    def __init__(self, module: fx.GraphModule, bound: Bound) -> None:
+    def __init__(self, module: fx.GraphModule, bound: Bound, emissions: Emissions | None = None) -> None:
         self._module, self._bound = module, bound
+        self._emissions = emissions or Emissions()
+        self._keeps = emissions is not None
         graph = Graph(type(module).__name__)
-        self._builder = Builder(graph, self._seed)
+        graph.kin = None if emissions is None else emissions.kin
+        self._builder = Builder(graph, self._seed, self._emissions.interned)
         self._lowered = Lowered(graph, self._builder.descs)
         self._values: dict[fx.Node, Any] = {}
         self._placeholders: dict[fx.Node, int] = {}
@@ -167,7 +117,7 @@ class Lowering:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             if node.users:
-                self._input(node, KEYS if holds_keys(node) else layout_of(value, self._bound), position)
+                self._input(node, KEYS if holds_keys(node) else self._layout(node), position)
         elif value is not None and not isinstance(value, (int, float)) and not is_symbolic(value):
             raise UnsupportedError(f"an argument is a {type(value).__name__}", op=node.name)
         else:
@@ -176,6 +126,9 @@ class Lowering:
     def _input(self, node: fx.Node, layout: Layout, position: int, tensor: torch.Tensor | None = None) -> None:
         self._values[node] = self._builder.input(node.name, layout.desc)
         self._lowered.arguments.append(Argument(position, layout, tensor))
+
+    def _layout(self, node: fx.Node) -> Layout:
+        return self._emissions.layout(node, self._bound)
 
     def _seed(self) -> Value:
         """Declares the input that holds the seed of the program's random numbers."""
@@ -198,20 +151,20 @@ class Lowering:
             self._values[node] = self._builder.constant(elements)
 
     def call(self, node: fx.Node) -> None:
-        """Lowers a call, and checks the result against what torch promised."""
-        if node.target is operator.getitem:
-            self._values[node] = self._values[node.args[0]][node.args[1]]  # type: ignore[index]  # an index by name
-            return
-        if is_symbolic(node.meta.get("val")) or isinstance(node.meta.get("val"), (int, float, bool)):
-            self._values[node] = evaluate(node.meta["val"], self._bound)
-            return
-        if node.target is OVERWRITE:
-            self.overwrite(node)
-            return
+        """Lowers a call."""
         try:
-            self._values[node] = self.emit(node)
+            facts = self._emissions.facts(node)
+            if facts.kind == "op":
+                self._values[node] = self.emit(node, facts)
+                return
         except UmdError as error:
             raise located(error, node) from error
+        if facts.kind == "item":
+            self._values[node] = self._values[node.args[0]][node.args[1]]  # type: ignore[index]  # an index by name
+        elif facts.kind == "number":
+            self._values[node] = evaluate(node.meta["val"], self._bound)
+        else:
+            self.overwrite(node)
 
     def overwrite(self, node: fx.Node) -> None:
         """Notes that a placeholder gets another value; the node itself stands for the placeholder's tensor."""
@@ -223,14 +176,31 @@ class Lowering:
         self._values[node] = value
         if value.name == target.name:
             return
-        layout = layout_of(target.meta["val"], self._bound)
+        layout = self._layout(target)
         replay = replay_of(target, source, self._values, self._placeholders, self._bound)  # type: ignore[arg-type]  # nodes
         self._lowered.mutations.append(Mutation(position, target.name, value, layout, replay))
 
-    def emit(self, node: fx.Node) -> Any:
-        """Returns what a node's emitter returns."""
-        promised = promises(node, self._bound)
-        self._builder.at(node.name, source_line(node), promised, row_major=fills_its_storage(node))
+    def emit(self, node: fx.Node, facts: Facts) -> Any:
+        """Returns what a node's emitter returns, and notes it for other sizes.
+
+        Raises:
+            UmdError: there is no emitter, or it refuses its arguments.
+        """
+        builder, known = self._builder, self._emissions.of.get(node)
+        promised = facts.promises(self._bound)
+        leaves = tuple(map(self._argument, facts.leaves))
+        builder.at(node.name, facts.source, promised, row_major=facts.row_major)
+        if known is not None and known.fits(leaves, promised) and builder.repeat(known.record):
+            return known.result
+        if not self._keeps:
+            return self._emitted(node, promised)
+        builder.begin()
+        result = self._emitted(node, promised)
+        self._emissions.of[node] = Emission(leaves, promised, builder.end(), result)
+        return result
+
+    def _emitted(self, node: fx.Node, promised: tuple[Promise, ...]) -> Any:
+        """Returns what a node's emitter returns, checked against what torch promised."""
         if isinstance(node.meta.get("val"), torch.Tensor) and 0 in promised[0].shape:
             return self._builder.full(0, *promised[0])
         emitter = lowering_of(node.target)
@@ -267,7 +237,7 @@ class Lowering:
             raise UnsupportedError(f"result {item.name!r} is a tuple of tensors")
         if not isinstance(value, Value):
             return Result(value=value)
-        layout = KEYS if saves_keys(item) else layout_of(item.meta["val"], self._bound)
+        layout = KEYS if saves_keys(item) else self._layout(item)
         key = (value.name, layout.desc)
         number = self._outputs.get(key)
         if number is None:
@@ -314,20 +284,28 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return tensor.contiguous().numpy().copy()
 
 
-def lower(module: fx.GraphModule, bound: Bound | None = None, *, open_sizes: bool = False) -> Lowered:
+def lower(
+    module: fx.GraphModule,
+    bound: Bound | None = None,
+    *,
+    open_sizes: bool = False,
+    emissions: Emissions | None = None,
+) -> Lowered:
     """Returns the graph of umd's ops for one set of sizes.
 
     With `open_sizes` the graph of another set has the same ops: what could be computed from the sizes stays an op.
+    `emissions` is the graph's own, given each time that it is lowered; what sizes do not change is then not done again.
 
     Raises:
         UmdError: a node cannot be lowered; the error names the node, its op and the line of the model.
     """
-    lowering = Lowering(module, bound or {})
-    lowering.keep_open(open_sizes)
-    return lowering.run()
+    with contextlib.nullcontext() if emissions is None else emissions.lowering():
+        lowering = Lowering(module, bound or {}, emissions)
+        lowering.keep_open(open_sizes)
+        return lowering.run()
 
 
 __all__ = [
-    "Argument", "Layout", "Lowered", "Lowering", "Mutation", "Result", "is_dense", "layout_of", "located", "lower",
-    "promises", "source_line", "to_numpy",
+    "TORCH", "Argument", "Layout", "Lowered", "Lowering", "Mutation", "Result", "is_dense", "layout_of", "located",
+    "lower", "promises", "source_line", "to_numpy",
 ]  # fmt: skip

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from umd_core.errors import UnsupportedError
 from umd_core.ir import TensorDesc, contiguous_strides
 from umd_torch.builder import from_torch
-from umd_torch.symbols import Bound, evaluate
+from umd_torch.symbols import Bound, Open, evaluate, is_symbolic
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def shape_of(value: torch.Tensor, bound: Bound) -> tuple[int, ...]:
-    """Returns the shape of a tensor that tracing saw.
+def open_shape(value: torch.Tensor) -> tuple[Any, ...]:
+    """Returns the shape of a tensor that tracing saw; extents that torch left open are `Open`.
 
     Raises:
         UnsupportedError: it is no strided tensor of the CPU or of the device `umd`.
@@ -64,10 +66,50 @@ def shape_of(value: torch.Tensor, bound: Bound) -> tuple[int, ...]:
         raise UnsupportedError(f"{value.layout} tensors are not there")
     if value.device.type not in ("cpu", "umd"):
         raise UnsupportedError(f"it works with a tensor on {value.device}")
-    return tuple([evaluate(extent, bound) for extent in value.shape])
+    return _opened(value.shape)
+
+
+def _opened(numbers: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple([Open(number) if is_symbolic(number) else number for number in numbers])
+
+
+class OpenLayout:
+    """The layout of a tensor that tracing saw, for any sizes.
+
+    Attributes:
+        value: the tensor.
+    """
+
+    __slots__ = ("_closed", "_shape", "_strides", "value")
+
+    def __init__(self, value: torch.Tensor) -> None:
+        """Looks at the tensor.
+
+        Raises:
+            UnsupportedError: it is no strided tensor of the CPU or of the device `umd`.
+        """
+        self.value = value
+        self._shape, self._strides = open_shape(value), _opened(value.stride())
+        is_open = any(type(number) is Open for number in (*self._shape, *self._strides))
+        self._closed = None if is_open else Layout(value.dtype, self._shape, self._strides)
+
+    def closed(self, bound: Bound) -> Layout:
+        """Returns the layout in this call."""
+        if self._closed is not None:
+            return self._closed
+        shape, strides = (tuple([evaluate(n, bound) for n in numbers]) for numbers in (self._shape, self._strides))
+        return Layout(self.value.dtype, shape, strides)
+
+
+def shape_of(value: torch.Tensor, bound: Bound) -> tuple[int, ...]:
+    """Returns the shape of a tensor that tracing saw, as it is in this call.
+
+    Raises:
+        UnsupportedError: it is no strided tensor of the CPU or of the device `umd`.
+    """
+    return tuple([evaluate(extent, bound) for extent in open_shape(value)])
 
 
 def layout_of(value: torch.Tensor, bound: Bound) -> Layout:
     """Returns the layout of a tensor that tracing saw."""
-    shape = shape_of(value, bound)
-    return Layout(value.dtype, shape, tuple([evaluate(stride, bound) for stride in value.stride()]))
+    return OpenLayout(value).closed(bound)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 import umd_core as umd
+from umd_core.encoding import decode
+from umd_core.ops import CHECKS
 from umd_core.passes import DEFAULT, optimise
 from umd_torch.graphs import Lowered
 from umd_torch.host import Bytes
@@ -24,8 +26,7 @@ class Executable:
     """A graph cleaned up by these passes, and translated for one device and one set of sizes.
 
     Attributes:
-        command_buffer: the program.
-        inputs: what it is bound to.
+        inputs: what the program is bound to.
     """
 
     def __init__(self, session: Session, lowered: Lowered, roles: Roles, passes: Collection[str] = DEFAULT) -> None:
@@ -37,9 +38,16 @@ class Executable:
         self._results = Results(session, lowered, roles, outputs, self._overwrites.sent, landing)
         self._plain = lowered.results
         self._count = len(lowered.graph.outputs)
+        runs = bool(self._count) or any(node.op in CHECKS for node in lowered.graph.nodes)
         graph = optimise(lowered.graph, passes, descs=lowered.descs).graph if passes else lowered.graph
-        self.command_buffer = umd.translate(graph, caps=session.caps)
-        self._program = session.load(self.command_buffer) if self._count else None
+        command_buffer = umd.translate(graph, caps=session.caps)
+        self._program = session.load(command_buffer) if runs else None
+        self._encoded = bytes(command_buffer)  # as objects its commands would be there twice: the program has them
+
+    @property
+    def command_buffer(self) -> umd.CommandBuffer:
+        """The program, decoded."""
+        return decode(self._encoded)
 
     @property
     def bytes_down(self) -> int:

@@ -10,7 +10,8 @@ import functools
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -18,10 +19,12 @@ from torch import _tensor_str
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dynamo import trace_rules
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import UserError
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import CompileContext, TracingContext
+from torch._prims import rng_prims
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
@@ -34,7 +37,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.node import _get_qualified_name as qualified_name
 from torch.fx.node import map_aggregate
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing.reductions import StorageWeakRef, reduce_storage
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as register_python_backend
 
 from umd_core.errors import UnsupportedError
@@ -85,6 +88,29 @@ def is_recompile() -> bool:
     """Returns whether the graph that is being compiled replaces one whose conditions did not hold any more."""
     found = CompileContext.current_compile_id()
     return bool(found and found.frame_compile_id)
+
+
+def compiled_function() -> int:
+    """Returns the number of the function that is being compiled: the same whenever it is compiled again."""
+    found = CompileContext.current_compile_id()
+    return -1 if found is None or found.frame_id is None else found.frame_id
+
+
+def compiles_left() -> int:
+    """Returns how often torch will compile the function again that is being compiled, before it leaves it to Python."""
+    found = CompileContext.current_compile_id()
+    return int(torch._dynamo.config.recompile_limit) - 1 - ((found and found.frame_compile_id) or 0)
+
+
+def fail_at_the_limit() -> None:
+    """Has torch raise, for the whole process, where it would leave a function to Python."""
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+def compile_apart(function: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function compiled as `torch.compile` does, whatever others have compiled of it before."""
+    compiled: Callable[..., Any] = torch._dynamo.optimize(backend, isolate_recompiles=True)(function)
+    return compiled
 
 
 def backward_at_once() -> Any:
@@ -295,10 +321,43 @@ def replace_storage_maker(wrap: Any) -> None:
     torch.UntypedStorage.__new__ = wrap(torch.UntypedStorage.__new__)  # type: ignore[method-assign]  # on purpose
 
 
+def replace_storage_method(name: str, wrap: Any) -> None:
+    """Puts `wrap(original)` in the place of a method of storages."""
+    setattr(torch.UntypedStorage, name, wrap(getattr(torch.UntypedStorage, name)))
+
+
+def replace_storage_sender(wrap: Any) -> None:
+    """Puts `wrap(original)` in the place of what takes a storage apart that goes to another process."""
+    ForkingPickler.register(torch.UntypedStorage, wrap(reduce_storage))
+
+
+def own_kernel(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Returns what torch's own kernel gives that it has of an op for every device."""
+    return op.redispatch(_ANY_DEVICE, *args, **kwargs)
+
+
+_ANY_DEVICE = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+"""Where such kernels are found, among other places."""
+
+
 def leave_to_python(*modules: str) -> None:
     """Tells Dynamo to run the frames of modules and packages as they are, where it would look into them."""
     for module in modules:
         trace_rules.add(module)
+
+
+def draw_as_cpu(device_type: str) -> None:
+    """Has ops on a device draw by the CPU's generator where backward computes again what forward has drawn.
+
+    Torch saves the state of the generator that belongs to an op's arguments, and knows none for other devices.
+    """
+    original: Any = rng_prims.get_device  # undeclared
+
+    def device_of(args: Any, kwargs: Any) -> Any:
+        found = original(args, kwargs)
+        return "cpu" if found == device_type else found
+
+    rng_prims.get_device = device_of
 
 
 def is_wrapped_number(tensor: torch.Tensor) -> bool:
@@ -325,6 +384,7 @@ __all__ = [
     "IncludeKey",
     "OpOverload",
     "TracingContext",
+    "UserError",
     "all_overloads",
     "aot_autograd",
     "aot_export_joint_with_descriptors",
@@ -335,6 +395,7 @@ __all__ = [
     "core_aten_decompositions",
     "create_tensor_on",
     "descriptors",
+    "draw_as_cpu",
     "get_decompositions",
     "graph_breaks",
     "has_kernel",
@@ -346,6 +407,7 @@ __all__ = [
     "make_fx",
     "map_aggregate",
     "note_optimizer_step",
+    "own_kernel",
     "plain_step",
     "qualified_name",
     "refresh_recurrent_layers",
@@ -353,6 +415,8 @@ __all__ = [
     "replace_backward",
     "replace_module_mover",
     "replace_storage_maker",
+    "replace_storage_method",
+    "replace_storage_sender",
     "replace_text_maker",
     "run_and_save_rng_state",
     "run_with_rng_state",

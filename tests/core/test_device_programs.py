@@ -59,13 +59,20 @@ def test_kernels_that_the_device_lacks_are_refused_by_name_and_types() -> None:
 
 
 def test_work_above_the_limit_is_refused() -> None:
-    class Weak(NotingDevice):
-        def caps(self) -> Caps:
-            return Caps({"elementwise_neg_kernel": None}, max_work=3)
+    class Limited(NotingDevice):
+        work = 4
 
+        def caps(self) -> Caps:
+            return Caps({"elementwise_neg_kernel": None}, max_work=self.work)
+
+    class Weak(Limited):
+        work = 3
+
+    Limited().load(negations([(0, 1)], 2))
     with pytest.raises(DecodeError) as caught:
-        Weak().load(negations([(0, 1)], 2))
+        Weak().load(negations([(0, 1)], 2))  # equal bytes have just been accepted elsewhere
     assert caught.value.rule == "launch-work"
+    Limited().load(negations([(0, 1)], 2))
 
 
 def test_programs_belong_to_their_device() -> None:

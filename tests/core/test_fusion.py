@@ -144,6 +144,26 @@ def test_nothing_is_read_in_another_order_than_it_is_overwritten() -> None:
     assert names(g.fused()) == ["elementwise_mul_kernel", "elementwise_neg_kernel"]
 
 
+@pytest.mark.parametrize("in_place_first", [False, True], ids=["apart first", "in place first"])
+def test_equal_launches_are_judged_by_the_memory_that_they_share(in_place_first: bool) -> None:
+    for in_place in (in_place_first, not in_place_first):
+        g = Drawn()
+        p = g.input(3, 3)
+        result = g("Neg", g("Mul", g("Transpose", p), 2.0))
+        g.graph.output(result, g.graph.inputs["x1"], alias="x1" if in_place else None)
+        apart, own = [NAME], ["elementwise_mul_kernel", "elementwise_neg_kernel"]
+        assert names(g.fused()) == (own if in_place else apart)
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)], ids=["positive first", "negative first"])
+def test_both_zeros_are_numbers_of_their_own(zeros: tuple[float, float]) -> None:
+    for zero in zeros:
+        g = Drawn()
+        program = g.fused(g("Mul", g("Add", g.input(2), zero), 2.0))
+        (result,) = on_simulator(program, [np.array([-0.0, 1], np.float32)])
+        assert (names(program), list(np.signbit(result))) == ([NAME], [bool(np.signbit(zero)), False])
+
+
 def test_numbers_alone_are_left_alone() -> None:
     g = Drawn()
     four = g("Expand", 4.0, g.graph.constant(np.array([2, 3])))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from umd_core import memory
 from umd_core.memory import Transient, plan
 
 
@@ -54,6 +56,27 @@ def test_a_chain_needs_room_for_two(sizes: list[int]) -> None:
     items = [Transient(max(sizes), i, i + 1) for i in range(len(sizes))]
     _, arena = plan(items)
     assert arena == aligned(max(sizes)) * min(len(sizes), 2)
+
+
+GROWING = [
+    Transient(size, first, last)
+    for at, large in ((0, 1024), (2, 1280), (4, 1536))
+    for size, first, last in ((large, at, at + 1), (256, at, 9))
+]
+"""Three large ones, each too large for the place of the one before, and small ones that stay."""
+
+
+def test_large_ones_leave_no_gaps_to_small_ones() -> None:
+    offsets, arena = plan(GROWING)
+    assert arena == 3 * 256 + 1536
+    assert offsets[::2] == [0, 0, 0]
+
+
+def test_too_many_to_compare_are_placed_in_program_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MANY", len(GROWING) - 1)
+    offsets, arena = plan(GROWING)
+    assert offsets == [0, 1024, 1280, 0, 1280, 256]
+    assert arena == 1280 + 1536
 
 
 def test_an_heir_takes_its_parents_bytes() -> None:

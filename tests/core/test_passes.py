@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from tests.core.op_arrays import Array, on_simulator
 from tests.core.random_graphs import Grown, grown
-from umd_core.errors import AttributeValueError
+from umd_core.errors import AttributeValueError, UndefinedValueError
 from umd_core.ir import Graph, TensorDesc
 from umd_core.ops import op_template
 from umd_core.passes import DEFAULT, PASSES, optimise
+from umd_core.passes.editor import Editor
 from umd_core.translate import op_graph, translate
 
 RNG = np.random.default_rng(5)
@@ -355,3 +356,27 @@ def test_random_graphs_compute_the_same(case: tuple[Grown, list[Array]], passes:
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         np.testing.assert_array_equal(got, want)
     assert len(cleaned.commands) <= len(plain.commands)
+
+
+@pytest.mark.parametrize("name", sorted(PASSES))
+def test_every_pass_alone_leaves_out_what_nobody_reads(name: str) -> None:
+    g = Drawn()
+    x = g.input(3)
+    g("Neg", x)
+    wanted = [] if name == "elementwise_chain" else ["Neg"]  # that one looks at no node
+    g.graph.output(g("Exp", x))
+    found = optimise(g.graph, [name])
+    assert [node.op for node in g.graph.nodes if node.op not in {n.op for n in found.graph.nodes}] == wanted
+
+
+def test_constants_are_described_when_they_are_asked_for() -> None:
+    graph = Graph()
+    x = graph.input("x", TensorDesc("f32", (2, 3)))
+    shape = graph.constant(np.array([3, 2], np.int64), "shape")
+    graph.output(graph.add("Reshape", [x, shape], outputs=["y"]))
+    editor = Editor(graph)
+    assert editor.desc("y") == TensorDesc("f32", (3, 2))
+    assert editor.desc("shape") == TensorDesc("i64", (2,))
+    assert editor.desc(editor.add_constant(np.array(1, np.float32))) == TensorDesc("f32", ())
+    with pytest.raises(UndefinedValueError, match="'nowhere'"):
+        editor.desc("nowhere")

@@ -202,8 +202,13 @@ def test_it_can_be_switched_off(g: Attending) -> None:
 # training graphs
 
 
-def train(g: Attending, *, fold: bool, scale: float, guard: str = "", masked: bool = False) -> list[str]:
-    """Returns the result, and the gradients of q, kᵀ and v as torch writes them out for a gradient of the result."""
+def train(
+    g: Attending, *, fold: bool, scale: float, guard: str = "", masked: bool = False, root: float = 1.0
+) -> list[str]:
+    """Returns the result, and the gradients of q, kᵀ and v as torch writes them out for a gradient of the result.
+
+    `root` is a factor of queries and keys each.
+    """
     heads = BATCH * HEADS
 
     def folded(name: str, *shape: int) -> str:
@@ -212,8 +217,11 @@ def train(g: Attending, *, fold: bool, scale: float, guard: str = "", masked: bo
     def unfolded(name: str, *shape: int) -> str:
         return g.reshape(name, BATCH, HEADS, *shape) if fold else name
 
+    def rooted(name: str) -> str:
+        return g("Mul", name, root) if root != 1 else name
+
     rank = 3 if fold else 4
-    q, kt = folded(g.q, QUERIES, SIZE), folded(g.swap(g.k), SIZE, KEYS)
+    q, kt = folded(rooted(g.q), QUERIES, SIZE), folded(rooted(g.swap(g.k)), SIZE, KEYS)
     v = folded(g.v, KEYS, WIDTH)
     scores = unfolded(g("MatMul", q, kt), QUERIES, KEYS)
     scores = g("Mul", scores, scale) if scale != 1 else scores
@@ -226,7 +234,10 @@ def train(g: Attending, *, fold: bool, scale: float, guard: str = "", masked: bo
     dv = g("MatMul", g.swap(flat, rank), dy)
     slopes = g("umd.SoftmaxGrad", unfolded(g("MatMul", dy, g.swap(v, rank)), QUERIES, KEYS), chances, axis=3)
     slopes = folded(g("Mul", slopes, scale) if scale != 1 else slopes, QUERIES, KEYS)
-    return [y, g("MatMul", slopes, g.swap(kt, rank)), g("MatMul", g.swap(q, rank), slopes), dv]
+    dq, dkt = g("MatMul", slopes, g.swap(kt, rank)), g("MatMul", g.swap(q, rank), slopes)
+    if root != 1:
+        dq, dkt = rooted(unfolded(dq, QUERIES, SIZE)), rooted(unfolded(dkt, SIZE, KEYS))
+    return [y, dq, dkt, dv]
 
 
 @pytest.mark.parametrize("fold", [False, True])
@@ -235,6 +246,34 @@ def train(g: Attending, *, fold: bool, scale: float, guard: str = "", masked: bo
 def test_the_gradient_is_found_with_it(fold: bool, scale: float, guard: str, masked: bool, g: Attending) -> None:
     results = train(g, fold=fold, scale=scale, guard=guard, masked=masked)
     assert dense(g.ops(*results, expected=5e-6)) == ["umd.Attention", "umd.AttentionGrad"]
+
+
+@pytest.mark.parametrize("fold", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_factors_of_queries_and_keys_are_the_ops(fold: bool, scale: float, g: Attending) -> None:
+    """torch multiplies both by the root of the scale, and their gradients once more."""
+    results = train(g, fold=fold, scale=scale, masked=True, root=0.6)
+    assert dense(g.ops(*results, expected=5e-6)) == ["umd.Attention", "umd.AttentionGrad"]
+    assert g.attributes()["scale"] == pytest.approx(0.36 * scale)
+
+
+def test_a_factor_whose_gradient_nobody_wants_is_the_ops(g: Attending) -> None:
+    y, dq, _, dv = train(g, fold=True, scale=1.0, root=0.6)
+    assert dense(g.ops(y, dq, dv, expected=5e-6)) == ["umd.Attention", "umd.AttentionGrad"]
+
+
+@pytest.mark.parametrize("instead", ["without it", "another one", "both"])
+def test_a_factor_that_the_gradient_lacks_stays(instead: str, g: Attending) -> None:
+    results = train(g, fold=False, scale=1.0, root=0.6)
+    product = next(node.inputs[0] for node in g.graph.nodes if node.outputs[0] == results[1])
+    if instead == "both":
+        results.append(product)
+    else:
+        results[1] = g("Mul", product, 0.5) if instead == "another one" else product
+    ops = dense(g.ops(*results, expected=5e-6))
+    assert ops.count("umd.Attention") == ops.count("umd.AttentionGrad") == 1
+    assert ops.count("Mul") == {"without it": 1, "another one": 2, "both": 2}[instead]
+    assert g.attributes()["scale"] == pytest.approx(0.6)
 
 
 def test_the_gradient_of_the_keys_may_be_made_without_a_transpose(g: Attending) -> None:
@@ -268,3 +307,55 @@ def test_probabilities_that_are_saved_stay(g: Attending) -> None:
     """torch.compile keeps them for a backward graph of its own."""
     chances = g("Softmax", g.scores())
     assert "umd.Attention" not in g.ops(g("MatMul", chances, g.v), chances)
+
+
+# what gradients read
+
+
+def merged(g: Attending, y: str, *shape: int) -> str:
+    """Returns the result with all heads of a query side by side."""
+    return g.reshape(g("Transpose", g.reshape(y, *shape) if shape else y, perm=(0, 2, 1, 3)), BATCH * QUERIES, -1)
+
+
+def with_gradient(g: Attending, order: str) -> tuple[str, ...]:
+    """Returns a projection of the result, that copy of it again, as a gradient of the projection reads it, and dQ."""
+    heads, whole = (BATCH * HEADS, QUERIES, WIDTH), (BATCH, HEADS, QUERIES, WIDTH)
+    y, lse = g.graph.add_many("umd.Attention", [g.q, g.k, g.v], 2)
+    weight = g.input(HEADS * WIDTH, HEADS * WIDTH)
+
+    def copied() -> str:
+        return merged(g, g.reshape(y, *heads), *whole) if order == "folded" else merged(g, y)
+
+    rows = "" if order == "late" else copied()
+    dq = g("umd.AttentionGrad", g.input(*whole), g.q, g.k, g.v, y, lse)
+    rows = rows or copied()
+    return g("MatMul", rows, weight), g("Sin", g("MatMul", g("Transpose", rows, perm=(1, 0)), rows)), dq
+
+
+def read_by_gradient(graph: Graph) -> str:
+    """Returns the op that makes what the gradient reads for the result of attention."""
+    (name,) = [node.inputs[4] for node in graph.nodes if node.op == "umd.AttentionGrad"]
+    return next(node.op for node in graph.nodes if name in node.outputs)
+
+
+@pytest.mark.parametrize("order", ["straight", "folded"])
+def test_the_gradient_reads_the_copy_that_others_keep(order: str, g: Attending) -> None:
+    assert g.ops(*with_gradient(g, order), expected=0).count("umd.AttentionGrad") == 1
+    assert read_by_gradient(g.lean) == "Transpose"
+    launches = [len(translate(graph).commands) for graph in (g.graph, g.lean)]
+    assert launches[0] == launches[1]
+
+
+def test_the_gradient_reads_no_copy_that_is_made_after_it(g: Attending) -> None:
+    g.ops(*with_gradient(g, "late"), expected=0)
+    assert read_by_gradient(g.lean) == "umd.Attention"
+
+
+def test_outputs_of_the_gradient_that_nobody_wants_stay_away(g: Attending) -> None:
+    y, lse = g.graph.add_many("umd.Attention", [g.q, g.k, g.v], 2)
+    rows = merged(g, y)
+    outputs = ("dq", "", "dv")
+    inputs = [g.input(BATCH, HEADS, QUERIES, WIDTH), g.q, g.k, g.v, y, lse]
+    g.graph.add("umd.AttentionGrad", inputs, outputs=outputs)
+    g.ops(g("Sin", rows), "dq", "dv", expected=0)
+    assert read_by_gradient(g.lean) == "Transpose"

@@ -249,6 +249,8 @@ def test_numbers_that_are_too_large_are_refused() -> None:
     big = TensorDesc("u8", (2**40, 1))
     with pytest.raises(errors.LimitError, match="element count"):
         translate("Add", [big, TensorDesc("u8", (1, 2**40))])
+    with pytest.raises(errors.LimitError, match="tensor size in bytes"):  # the norms of no elements each
+        translate("LpNormalization", [TensorDesc("f16", (2**31, 2**40, 0))])
     with pytest.raises(errors.ShapeError, match="negative extent"):
         TensorDesc("f32", (2, -1))
 

@@ -18,7 +18,7 @@ from umd_core import dtypes
 from umd_core.dtypes import DType
 from umd_core.kernels import BY_NAME
 from umd_core.kernels.attention import UNBOUNDED
-from umd_sim.lowerings import attention, attention_blocks, lowering_of
+from umd_sim.lowerings import attention, attention_blocks, attention_short, lowering_of
 from umd_sim.lowerings.layout import bind
 from umd_sim.scratch import Scratch
 
@@ -77,9 +77,11 @@ def check(
             sim.close(got, wanted[key], 32.0, computed, scale)
 
 
+@pytest.mark.parametrize("few", [0, 1 << 13], ids=["long", "short"])
 @pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(t.name for t in types))
 @pytest.mark.parametrize("name", [FORWARD, GRADIENT])
-def test_every_type_and_bound(name: str, types: tuple[DType, ...]) -> None:
+def test_every_type_and_bound(name: str, types: tuple[DType, ...], few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_short, "FEW", few)
     for seed, bounds in enumerate(BOUNDS):
         check(name, types, (2, 3), (5, 6, 4, 3), bounds, seed, ("numbers", "holes")[seed % 2])
 
@@ -91,28 +93,29 @@ def test_every_type_and_bound(name: str, types: tuple[DType, ...]) -> None:
     sizes=st.tuples(*[st.integers(0, 7)] * 4),
     bounds=st.sampled_from(BOUNDS),
     bias=st.sampled_from(("numbers", "holes", "causal")),
-    parts=st.tuples(st.sampled_from((1, 8, 30, 1 << 16)), st.integers(1, 4)),
+    parts=st.tuples(st.sampled_from((1, 8, 30, 1 << 16)), st.integers(1, 4), st.sampled_from((0, 1 << 13))),
     seed=st.integers(0, 2**32),
 )
 def test_any_size_in_any_parts(
     name: str, batch: tuple[int, ...], sizes: tuple[int, int, int, int], bounds: tuple[int, int], bias: str,
-    parts: tuple[int, int], seed: int,
+    parts: tuple[int, int, int], seed: int,
 ) -> None:  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_blocks, "PIECE", parts[0])
         patch.setattr(attention, "BANDED", parts[1])
+        patch.setattr(attention_short, "FEW", parts[2])
         check(name, (dtypes.float32, dtypes.float32), batch, sizes, bounds, seed, bias)
 
 
 def prepared(
-    name: str, heads: int, length: int, bias: Array, high: int = UNBOUNDED
+    name: str, heads: int, length: int, bias: Array, high: int = UNBOUNDED, guarded: int = 1
 ) -> tuple[Any, dict[str, Array], Scratch]:
     """Returns a call over row-major heads of 16 numbers, its operands, and the scratch memory that it takes."""
     record, size = BY_NAME[name].record((dtypes.float32, dtypes.float32), (1,)), 16
     rng = np.random.default_rng(7)
     parameters: dict[str, Any] = {
         "outer": (heads,), "queries": length, "keys": length, "depth": size, "width": size, "scale": 0.25,
-        "low": -UNBOUNDED, "high": high, "guarded": 1,
+        "low": -UNBOUNDED, "high": high, "guarded": guarded,
     }  # fmt: skip
     arrays: dict[str, Array] = {}
     for operand in record.row.operands:
@@ -167,3 +170,29 @@ def test_a_bias_that_hides_keys_from_whole_blocks(hidden: str) -> None:
     np.testing.assert_allclose(arrays["y"], wanted.numpy(), rtol=1e-5, atol=1e-5)
     if hidden == "all":
         assert (arrays["lse"][:, 64:] == -np.inf).all()
+
+
+@pytest.mark.parametrize("guarded", [0, 1, 2])
+def test_few_scores_give_what_many_do(guarded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries that no key is left to, and scores that are no numbers, among the others."""
+    heads, length = 2, 6
+    bias = np.zeros((length, length))
+    bias[1], bias[2, 3], bias[3, 2], bias[4, 1:] = -np.inf, np.nan, np.inf, -np.inf
+    results = []
+    for few in (0, 1 << 13):
+        monkeypatch.setattr(attention_short, "FEW", few)
+        forward, arrays, _ = prepared(FORWARD, heads, length, bias, guarded=guarded)
+        backward, grads, _ = prepared(GRADIENT, heads, length, bias, guarded=guarded)
+        with np.errstate(all="ignore"):
+            forward()
+            np.copyto(grads["y"], arrays["y"])
+            np.copyto(grads["lse"], arrays["lse"])
+            backward()
+        results.append([arrays["y"], arrays["lse"], grads["dq"], grads["dk"], grads["dv"]])
+    dead = {0: [], 1: [1], 2: [1, 2, 3]}[guarded]
+    y, lse = results[0][:2]
+    assert (y[:, dead] == 0).all()
+    assert (lse[:, dead] == -np.inf).all()
+    assert np.isnan(np.delete(y, dead, 1)).any() == (guarded < 2)
+    for long, short in zip(*results, strict=True):
+        np.testing.assert_allclose(short, long, rtol=2e-5, atol=2e-6)

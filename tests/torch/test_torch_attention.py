@@ -14,7 +14,7 @@ from torch.nn import functional
 from umd_torch import explain
 
 Attend = Callable[..., torch.Tensor]
-OPTIONS = {"device": "sim:0", "strict": True}
+OPTIONS: dict[str, Any] = {"device": "sim:0", "strict": True}
 
 
 def _beside(attend: Attend, *operands: torch.Tensor, rtol: float = 1e-4, atol: float = 1e-5) -> None:

@@ -168,7 +168,7 @@ def poison(device: SequentialDevice, ranges: Iterable[Binding], error: Exception
 
 
 def located(error: Exception, device: str, step: Step) -> UmdError:
-    """Returns the error with backend, kernel, command index and last mark in its facts and its message."""
+    """Returns the error with backend, kernel, command, last mark and the graph's node in its facts and its message."""
     if isinstance(error, IndexRangeError):
         known: UmdError = IndexRangeError(error.kernel, step.command, error.value, error.extent)
     elif isinstance(error, UmdError):
@@ -178,5 +178,7 @@ def located(error: Exception, device: str, step: Step) -> UmdError:
     if known is not error:
         known.__cause__ = error
     mark = f" after mark {step.mark!r}" if step.mark else ""
-    known.args = (f"{known} [{device}: {step.name}, command {step.command}{mark}]",)
-    return known.at(device=device, kernel=step.name, command=step.command, mark=step.mark)
+    _, node, source = step.origin
+    origin = (f", node {node!r}" if node else "") + (f" from {source}" if source else "")
+    known.args = (f"{known} [{device}: {step.name}, command {step.command}{mark}{origin}]",)
+    return known.at(device=device, kernel=step.name, command=step.command, mark=step.mark, node=node, source=source)

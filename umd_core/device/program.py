@@ -7,13 +7,27 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from umd_core.commands import WRITE, CommandBuffer, Copy, Dispatch, Fill, Flag, Mark, Ref, Slot, SlotKind, Update
+from umd_core.commands import (
+    WRITE,
+    CommandBuffer,
+    Copy,
+    DebugInfo,
+    Dispatch,
+    Fill,
+    Flag,
+    Mark,
+    Ref,
+    Slot,
+    SlotKind,
+    Update,
+)
 from umd_core.device.bindings import BindingRules
 from umd_core.device.protocol import Binding, Buffer
 from umd_core.device.tensor import Signature
 from umd_core.encoding.patch import PatchPlan
 from umd_core.errors import StaleHandleError
 from umd_core.ir import TensorDesc
+from umd_core.kernels import Geometry
 
 if TYPE_CHECKING:
     from umd_core.device import SequentialDevice
@@ -25,7 +39,7 @@ class Step(NamedTuple):
     """A command that does something.
 
     `make(bindings, parameters)` returns the call that does it; `command` is its index in program order, `mark` the last
-    label before it.
+    label before it; `origin` says which node of the graph it comes from, where that is known.
     """
 
     command: int
@@ -35,6 +49,7 @@ class Step(NamedTuple):
     parameters: bytes
     make: Callable[[Sequence[Binding], bytes], Call]
     source: Any
+    origin: DebugInfo = DebugInfo()
 
 
 class Program:
@@ -248,13 +263,15 @@ def _dispatch(device: SequentialDevice, command_buffer: CommandBuffer, command: 
         return None
     record = command_buffer.kernels[command.kernel]
     executable = device.executable(record, command.parameters)
-    launch = command.launch
-
-    def make(bindings: Sequence[Binding], parameters: bytes) -> Call:
-        call = device.bind(executable, parameters, bindings)
-        return call or functools.partial(device.dispatch, executable, launch, parameters, bindings)
-
+    make = functools.partial(_bound_dispatch, device, executable, command.launch)
     return record.row.name, command.refs, command.parameters, make
+
+
+def _bound_dispatch(
+    device: SequentialDevice, executable: Any, launch: Geometry, bindings: Sequence[Binding], parameters: bytes
+) -> Call:
+    call: Call | None = device.bind(executable, parameters, bindings)
+    return call or functools.partial(device.dispatch, executable, launch, parameters, bindings)
 
 
 def _copy(device: SequentialDevice, command_buffer: CommandBuffer, command: Copy) -> _Built:
@@ -301,7 +318,8 @@ def _steps(device: SequentialDevice, command_buffer: CommandBuffer) -> list[Step
                 continue
             built = (type(command).__name__.lower(), (), b"", lambda bindings, parameters: _nothing)
         name, refs, parameters, make = built
-        steps.append(Step(index, name, mark, refs, parameters, make, command))
+        origin = command_buffer.debug[index] if command_buffer.debug else DebugInfo()
+        steps.append(Step(index, name, mark, refs, parameters, make, command, origin))
     return steps
 
 

@@ -35,7 +35,7 @@ class Violation(NamedTuple):
     detail: str
 
 
-Block = tuple[tuple[Any, ...], list[tuple[int, int]]]
+Block = tuple[tuple[Any, ...], Sequence[tuple[int, int]]]
 """The numbers of a parameter block, and what each operand's ref must have: zero bits of its offset, bytes."""
 
 
@@ -111,7 +111,7 @@ class LaunchRules:
             or self._program_violation(flat)
             or self._geometry_violation(flat, launch[:7])
         )
-        return broken or (flat, needs)
+        return broken or (flat, tuple(needs))
 
     def refs_violation(self, block: Block, refs: tuple[int, ...], tables: Tables) -> Violation | None:
         """Returns the first rule that the refs of a dispatch break, None when they break none.
@@ -291,6 +291,12 @@ def launch_rules(record: KernelRecord) -> LaunchRules:
     return LaunchRules(record)
 
 
+@functools.lru_cache(maxsize=4096)
+def _block(rules: LaunchRules, data: bytes, max_work: int) -> Block | Violation:
+    """Returns `rules.block` (cached): equal bytes ask the same, and many layers of a model are alike."""
+    return rules.block(data, max_work)
+
+
 def check_launches(tables: Tables, max_work: int, only: Sequence[int] | None = None) -> None:
     """Checks every dispatch, or only those of the commands given.
 
@@ -300,23 +306,16 @@ def check_launches(tables: Tables, max_work: int, only: Sequence[int] | None = N
     commands, refs = tables.frame.section(SectionKind.COMMANDS).data, tables.frame.section(SectionKind.REFS).data
     unpack, size, ref_size = COMMAND.struct.unpack_from, COMMAND.size, REF.size
     data = tables.data
-    # launches with the same bytes ask the same: many layers of a model are alike
-    kernels: list[tuple[LaunchRules, dict[bytes, Block]]] = [(launch_rules(record), {}) for record in tables.records]
+    kernels = [launch_rules(record) for record in tables.records]
     for index in range(tables.frame.command_count) if only is None else only:
         op, _, _, _, kernel, at, length, first_ref, _, _, _, _ = unpack(commands, size * index)
         if op != _DISPATCH:
             continue
-        rules, blocks = kernels[kernel]
-        own = data[at << 3 : (at << 3) + length]
-        block = blocks.get(own)
-        broken: Violation | None = None
-        if block is None:
-            found = rules.block(own, max_work)
-            if isinstance(found, Violation):
-                broken = found
-            else:
-                blocks[own] = block = found
-        if block is not None:
+        rules = kernels[kernel]
+        block = _block(rules, data[at << 3 : (at << 3) + length], max_work)
+        if isinstance(block, Violation):
+            broken: Violation | None = block
+        else:
             broken = rules.refs_violation(block, rules.refs.unpack_from(refs, ref_size * first_ref), tables)
         if broken is not None:
             raise _launch_error(tables, index, at << 3, first_ref, rules.record, broken)

@@ -16,6 +16,9 @@ OPS: dict[str, OpTemplate] = {
 }
 """Every op by name."""
 
+CHECKS = frozenset(name for name, template in OPS.items() if template.checks)
+"""Ops that run whether their outputs are read or not."""
+
 
 def op_template(name: str) -> OpTemplate:
     """Returns the template of an op.
@@ -29,4 +32,4 @@ def op_template(name: str) -> OpTemplate:
     return template
 
 
-__all__ = ["OPS", "op_template"]
+__all__ = ["CHECKS", "OPS", "op_template"]

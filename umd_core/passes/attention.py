@@ -5,6 +5,7 @@ Source: Vaswani et al., Attention is all you need, arXiv:1706.03762
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from umd_core.ir import Attributes, Node
 from umd_core.passes.attention_grad import Backward, backward_of
+from umd_core.passes.attention_results import read_copies
 from umd_core.passes.editor import Editor
 from umd_core.passes.matrices import source_of, stretches, swapped, transposed
 from umd_core.template import Shape, broadcast
@@ -27,7 +29,7 @@ class Forward(NamedTuple):
         scale: what lies between that and the bias as a factor.
         bias: what is added, "" for nothing.
         guarded: which queries give 0, as umd.Attention has it.
-        batch: leading axes of the scores, where the bias is added.
+        batch: leading axes of the scores, where the bias is added, else where the softmax is made.
         nodes: what it is made of, `root` left out.
     """
 
@@ -45,8 +47,11 @@ def find_attention(editor: Editor) -> int:
     """Puts umd.Attention where it is written out and nobody else reads scores or probabilities; returns how often.
 
     Where it is the gradient alone that reads them, umd.AttentionGrad takes its place. Results differ by rounding alone.
+    Gradients, those that were there too, read the result where it was copied to.
     """
     found = sum(_find(editor, node) for node in list(editor.graph.nodes) if node.op == "MatMul")
+    editor.refresh()
+    read_copies(editor)
     editor.refresh()
     return found
 
@@ -89,7 +94,7 @@ def _forward(editor: Editor, root: Node) -> Forward | None:
     if any(desc.rank < 2 or desc.dtype is not dtype for desc in descs):
         return None
     nodes = (*chances.nodes, softmax, *guard.nodes, *between.nodes, *total, *inner.nodes, product)
-    shape = editor.desc(between.name).shape
+    shape = editor.desc(between.name if bias else softmax.inputs[0]).shape
     return Forward(root, chances.name, product, inner.factor, bias, guard.guarded, shape[:-2], nodes)
 
 
@@ -194,21 +199,46 @@ def _fitted(editor: Editor, name: str, product: Node, batch: Shape, *, factors: 
     return best
 
 
+class _Operands(NamedTuple):
+    """Q, K and V as the op takes them.
+
+    Attributes:
+        fitted: the three.
+        scalings: (gradient times a constant factor that is the op's now, the gradient).
+    """
+
+    fitted: list[_Fitted]
+    scalings: list[tuple[str, str]]
+
+
+def _operands(editor: Editor, forward: Forward, backward: Backward | None) -> _Operands | None:
+    """Returns the operands of the op; None where their axes cannot be brought in place.
+
+    In a training graph a constant factor is left out only where the gradient has it too.
+    """
+    product, found = forward.product, _Operands([], [])
+    sources = ((product.inputs[0], product), (product.inputs[1], product), (forward.root.inputs[1], forward.root))
+    for which, (name, node) in enumerate(sources):
+        fit = functools.partial(_fitted, editor, name, node, forward.batch, whole=backward is not None)
+        fitted = fit(factors=node is product)
+        if backward is not None and fitted is not None and fitted.factor != 1:
+            scalings = backward.scalings(editor, which, fitted.factor)
+            fitted = fit(factors=False) if scalings is None else fitted
+            found.scalings.extend(scalings or ())
+        if fitted is None:
+            return None
+        found.fitted.append(fitted)
+    return found
+
+
 def _put(editor: Editor, forward: Forward, backward: Backward | None) -> bool:
     """Puts the op, or both, in the place of what was found; returns whether its operands allow it."""
-    root, product, batch = forward.root, forward.product, forward.batch
-    sources = ((product.inputs[0], product), (product.inputs[1], product), (root.inputs[1], root))
-    operands = []
-    for name, node in sources:
-        factors = backward is None and node is product
-        fitted = _fitted(editor, name, node, batch, factors=factors, whole=backward is not None)
-        if fitted is None:
-            return False
-        operands.append(fitted)
+    root, batch = forward.root, forward.batch
+    operands = _operands(editor, forward, backward)
     out = editor.desc(root.outputs[0]).shape
-    if math.prod(out[:-2]) != math.prod(batch) or not _bias_fits(editor, forward):
+    if operands is None or math.prod(out[:-2]) != math.prod(batch) or not _bias_fits(editor, forward):
         return False
-    q, k, v = operands
+    q, k, v = operands.fitted
     inputs = [_value(editor, root, q), _value(editor, root, k, flip=True), _value(editor, root, v)]
     attributes = {"scale": forward.scale * q.factor * k.factor, "guarded": forward.guarded}
     bias = [forward.bias] * bool(forward.bias)
@@ -216,6 +246,8 @@ def _put(editor: Editor, forward: Forward, backward: Backward | None) -> bool:
     _put_reshape(editor, root, made[0])
     if backward is not None:
         _put_gradients(editor, backward, (*batch, *out[-2:]), [*inputs, *made, *bias], attributes)
+    for scaled in operands.scalings:
+        editor.replace(*scaled)
     return True
 
 

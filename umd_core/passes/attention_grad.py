@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from umd_core.ir import Node
 from umd_core.passes.editor import Editor
-from umd_core.passes.matrices import are_same, are_transposed, is_swap, source_of, stretches
+from umd_core.passes.matrices import are_same, are_transposed, is_swap, scaling, source_of, stretches
 
 _Q, _K, _V = range(3)
 
@@ -29,6 +29,15 @@ class Backward(NamedTuple):
     def results(self) -> list[Node]:
         """The products that are the gradients."""
         return [node for node, _, _ in self.gradients]
+
+    def scalings(self, editor: Editor, which: int, factor: float) -> list[tuple[str, str]] | None:
+        """Returns (product, what it multiplies) where the gradient of Q or K is given a constant factor of theirs.
+
+        Empty where nobody wants that gradient; None where somebody reads it without the factor.
+        """
+        products = [node for node, at, _ in self.gradients if at == which]
+        found = [_scaled(editor, node.outputs[0], factor) for node in products]
+        return None if None in found else [pair for pair in found if pair is not None]
 
 
 class _Use(NamedTuple):
@@ -83,6 +92,18 @@ def _moved(editor: Editor, node: Node, name: str) -> float | None:
         return 1.0
     step = next((stretch for stretch in stretches(editor, node.outputs[0]) if stretch.nodes), None)
     return step.factor if step is not None and step.name == name else None
+
+
+def _scaled(editor: Editor, name: str, factor: float) -> tuple[str, str] | None:
+    """Returns a value times a number, and that value, which is another one moved; None where others read it too."""
+    while (node := editor.only_reader(name)) is not None:
+        found = scaling(editor, node)
+        if found is not None:
+            return (node.outputs[0], name) if math.isclose(found[1], factor, rel_tol=1e-6) else None
+        if node.op not in ("Reshape", "Transpose"):
+            return None
+        name = node.outputs[0]
+    return None
 
 
 def _is_softmax_grad(editor: Editor, use: _Use) -> bool:

@@ -43,10 +43,12 @@ def _shape_of(editor: Editor, node: Node) -> list[Array]:
 
 def _computed(editor: Editor, node: Node) -> list[Array] | None:
     """Returns the results of a node on the host; None where it does not depend on constants alone."""
+    if editor.evaluate is None:
+        return None
     required = sum(not result.optional for result in op_template(node.op).results)
     inputs = [editor.constant(name) if name else None for name in node.inputs]
     unknown = any(value is None for name, value in zip(node.inputs, inputs, strict=True) if name)
-    if editor.evaluate is None or unknown or any(node.outputs[required:]):
+    if unknown or any(node.outputs[required:]):
         return None
     size = sum(editor.desc(name).byte_size for name in node.outputs if name)
     if size > max(SMALL, sum(value.nbytes for value in inputs if value is not None)):
@@ -70,13 +72,14 @@ def merge_equal(editor: Editor) -> int:
     same: dict[str, str] = {}
     for name, value in editor.graph.constants.items():
         if value.nbytes <= _COMPARED and value.dtype != object:
-            first = seen.setdefault((value.dtype.str, value.dtype.name, value.shape, value.tobytes()), (name,))[0]
+            first = seen.setdefault((value.dtype, value.shape, value.tobytes()), (name,))[0]
             if first != name:
                 same[name] = first
     merged = 0
     for node in editor.graph.nodes:
-        inputs = tuple(same.get(name, name) for name in node.inputs)
-        key = (node.op, inputs, freeze(node.attributes), tuple(map(bool, node.outputs)))
+        inputs = tuple([same.get(name, name) for name in node.inputs])
+        attributes = freeze(node.attributes) if node.attributes else ()
+        key = (node.op, inputs, attributes, tuple([bool(name) for name in node.outputs]))
         first_outputs = seen.setdefault(key, node.outputs)
         if first_outputs is not node.outputs:
             same.update((a, b) for a, b in zip(node.outputs, first_outputs, strict=True) if a)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from umd_core.errors import UndefinedValueError
-from umd_core.inference import define, known
+from umd_core.inference import constant_desc, define
 from umd_core.ir import Array, Attributes, Graph, Node, Output, TensorDesc
+from umd_core.ops import CHECKS
 
 Evaluate = Callable[[str, Sequence[Array | None], Mapping[str, Any]], Sequence[Array]]
 """(op, inputs, attributes) → the results that are not optional. None stands for an input that is left out."""
@@ -31,35 +33,46 @@ class Editor:
         self.evaluate = evaluate
         self._taken = {*graph.inputs, *graph.constants, *(name for node in graph.nodes for name in node.outputs)}
         self._renamed: dict[str, str] = {}
-        self._descs = dict(descs or {})  # of nodes that are gone too: no change makes a name stand for another thing
+        # of nodes that are gone too: no change makes a name stand for another thing
+        self._descs = {**(descs or {}), **graph.inputs}
+        self._is_pruned = False  # whether nodes that no output needs have ever been left out
+        self._is_edited = False  # since the last refresh
         self._look()
 
     def refresh(self) -> None:
-        """Looks at the graph anew: applies what was renamed, and leaves nodes out that no output needs."""
-        graph = self.graph
+        """Looks at the graph anew: applies what was renamed, drops nodes that check nothing and no output needs."""
+        if self._is_pruned and not self._is_edited:
+            return
+        graph, renamed = self.graph, self._renamed
         graph.outputs = [Output(self._final(o.value), o.desc, o.alias) for o in graph.outputs]
         needed = {output.value for output in graph.outputs}
         live: list[Node] = []
         for node in reversed(graph.nodes):
-            if needed.isdisjoint(node.outputs):
+            if needed.isdisjoint(node.outputs) and node.op not in CHECKS:
                 continue
-            inputs = tuple(self._final(name) for name in node.inputs)
-            live.append(node if inputs == node.inputs else _with_inputs(node, inputs))
-            needed.update(inputs)
+            if renamed and not renamed.keys().isdisjoint(node.inputs):
+                node = _with_inputs(node, tuple([self._final(name) for name in node.inputs]))
+            live.append(node)
+            needed.update(node.inputs)
+        is_same = not self._is_edited and len(live) == len(graph.nodes)
         graph.nodes = live[::-1]
         graph.constants = {name: value for name, value in graph.constants.items() if name in needed}
-        self._renamed.clear()
-        self._look()
+        renamed.clear()
+        self._is_pruned, self._is_edited = True, False
+        if not is_same:
+            self._look()
 
     def _look(self) -> None:
         graph = self.graph
         self._makers = {name: node for node in graph.nodes for name in node.outputs if name}
-        self._readers: dict[str, list[Node]] = {}
+        self._readers: defaultdict[str, list[Node]] = defaultdict(list)
         for node in graph.nodes:
-            for name in dict.fromkeys(node.inputs):
-                self._readers.setdefault(name, []).append(node)
+            for name in node.inputs:
+                readers = self._readers[name]
+                if not readers or readers[-1] is not node:
+                    readers.append(node)
         self._results = {output.value for output in graph.outputs}
-        self._descs.update(known(graph))
+        self._ops = {node.op for node in graph.nodes}
         self._undescribed = iter(list(graph.nodes))
 
     def _final(self, name: str) -> str:
@@ -80,13 +93,25 @@ class Editor:
         Raises:
             UmdError: an op refuses its inputs.
         """
-        while name not in self._descs:
+        descs = self._descs
+        while (found := descs.get(name)) is None:
+            constant = self.graph.constants.get(name)
+            if constant is not None:
+                descs[name] = constant_desc(constant)
+                continue
             node = next(self._undescribed, None)
             if node is None:
                 raise UndefinedValueError(self.graph.name, name)
-            if any(output and output not in self._descs for output in node.outputs):
-                define(self.graph, self._descs, node)
-        return self._descs[name]
+            if any(output and output not in descs for output in node.outputs):
+                for value in node.inputs:
+                    if value not in descs and value in self.graph.constants:
+                        descs[value] = constant_desc(self.graph.constants[value])
+                define(self.graph, descs, node)
+        return found
+
+    def has(self, *ops: str) -> bool:
+        """Returns whether the graph has a node of one of these ops."""
+        return not self._ops.isdisjoint(ops)
 
     def constant(self, name: str) -> Array | None:
         """Returns the value of a constant, None for anything else."""
@@ -125,11 +150,13 @@ class Editor:
     def replace(self, old: str, new: str) -> None:
         """Lets every reader of a value, and every output, take another value."""
         self._renamed[old] = new
+        self._is_edited = True
 
     def put(self, node: Node, op: str, inputs: Sequence[str], attributes: Attributes | None = None) -> None:
         """Puts another node in the place of one; its first output keeps the name, others are gone."""
         made = Node(op, tuple(inputs), node.outputs[:1], dict(attributes or {}), node.name, node.source)
         self.graph.nodes[self._position(node)] = made
+        self._is_edited = True
 
     def add(
         self, before: Node, op: str, inputs: Sequence[str], attributes: Attributes | None = None, count: int = 1
@@ -138,15 +165,20 @@ class Editor:
         outputs = tuple(self._fresh(op) for _ in range(count))
         made = Node(op, tuple(inputs), outputs, dict(attributes or {}), before.name, before.source)
         self.graph.nodes.insert(self._position(before), made)
+        self._is_edited = True
         return outputs
 
     def drop(self, nodes: Iterable[Node]) -> None:
         """Takes nodes out whose values are constants now."""
         gone = {id(node) for node in nodes}
+        if not gone:
+            return
+        self._is_edited = True
         self.graph.nodes = [node for node in self.graph.nodes if id(node) not in gone]
 
     def add_constant(self, value: Array) -> str:
         """Adds a constant and returns its name."""
+        self._is_edited = True
         return self.graph.constant(np.asarray(value), self._fresh("constant"))
 
     def _fresh(self, stem: str) -> str:

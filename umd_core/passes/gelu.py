@@ -31,7 +31,8 @@ def find_gelu(editor: Editor) -> int:
 
     The factors may stand in any order. Results differ by rounding alone.
     """
-    found = sum(_find(editor, node) for node in editor.graph.nodes if node.op in ("Mul", "Div"))
+    nodes = editor.graph.nodes if editor.has("Erf", "Tanh") else []
+    found = sum(_find(editor, node) for node in nodes if node.op in ("Mul", "Div"))
     editor.refresh()
     return found
 

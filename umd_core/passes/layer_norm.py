@@ -28,7 +28,8 @@ def find_layer_norm(editor: Editor) -> int:
 
     Results differ by rounding alone.
     """
-    found = sum(_find(editor, node) for node in editor.graph.nodes if node.op in ("Div", "Mul"))
+    nodes = editor.graph.nodes if editor.has("Sqrt") else []
+    found = sum(_find(editor, node) for node in nodes if node.op in ("Div", "Mul"))
     editor.refresh()
     return found
 

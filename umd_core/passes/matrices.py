@@ -34,7 +34,7 @@ def stretches(editor: Editor, name: str, *, factors: bool = True) -> Iterator[St
         node = editor.maker(found.name)
         if node is None:
             return
-        scaled = _scaled(editor, node) if factors else None
+        scaled = scaling(editor, node) if factors else None
         if scaled is not None:
             source, factor = scaled
             found = Stretch(source, found.factor * factor, found.reshaped, (*found.nodes, node))
@@ -58,7 +58,7 @@ def _keeps_matrices(editor: Editor, node: Node) -> bool:
     return len(before) >= 2 and len(after) >= 2 and before[-2:] == after[-2:]
 
 
-def _scaled(editor: Editor, node: Node) -> tuple[str, float] | None:
+def scaling(editor: Editor, node: Node) -> tuple[str, float] | None:
     """Returns what a node multiplies by a number, and the number; None where it does anything else."""
     if node.op not in ("Mul", "Div"):
         return None

@@ -86,4 +86,4 @@ def accumulating(dtype: DType) -> DType:
 
 def known(b: Builder, value: Value) -> np.ndarray[Any, Any] | None:
     """Returns the value's elements where the program knows them."""
-    return b.graph.constants.get(value.name)
+    return b.known(value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from umd_core.kernels import KernelRecord
+from umd_sim.lowerings import attention_short
 from umd_sim.lowerings.attention_blocks import BANDED, Block, Split, split, without_hidden
 from umd_sim.lowerings.layout import (
     NOTHING,
@@ -20,6 +22,7 @@ from umd_sim.lowerings.layout import (
     coalesce,
     compute_type,
     filling,
+    in_turn,
 )
 from umd_sim.scratch import Scratch
 
@@ -58,6 +61,12 @@ class _Plan(NamedTuple):
     split: Split
     fine: Split | None
     ones: Array | None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are so few scores that they are made at once."""
+        block = self.split.blocks[0]
+        return self.split.is_whole and math.prod(self.batch) * block.size <= attention_short.FEW
 
 
 Function = Callable[[_Plan, Sequence[tuple[Block, Operands]], Operands, bool, Scratch], None]
@@ -120,8 +129,16 @@ def _bind(
     function: Function = _attend if plan.results == ("y",) else _differentiate
     if plan.fine is not None or any(operands[name].dtype != plan.compute for name in operands if name != "lse"):
         return functools.partial(_run, function, plan, operands, scratch)
+    if plan.is_short:
+        return _short(plan, operands, scratch)
     parts = [_part(operands, index) for index in plan.split.heads]
     return functools.partial(_run_parts, function, plan, [(part, _cut(plan.split, part)) for part in parts], scratch)
+
+
+def _short(plan: _Plan, operands: Operands, scratch: Scratch) -> Call:
+    scoring = attention_short.Scoring(plan.scale, plan.guarded, plan.split.blocks[0], plan.ones)
+    calls = attention_short.attend if plan.results == ("y",) else attention_short.differentiate
+    return in_turn(tuple(calls(scoring, operands, scratch)))
 
 
 def _run_parts(
