@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy and torch load their BLAS
 
 from hypothesis import HealthCheck, settings
+
+OPINFO_PART = "UMD_OPINFO_PART"
+os.environ.setdefault(OPINFO_PART, str(int(time.time() // 86400)))  # days since 1970; here, so that workers agree
+
+
+def pytest_report_header() -> str:
+    """Says which part of torch's op tests runs, for running it again."""
+    return f"torch's op tests: {OPINFO_PART}={os.environ[OPINFO_PART]} (another part every day)"
+
 
 settings.register_profile(
     "umd",

@@ -1,17 +1,25 @@
-"""The numbers of a graph that sizes decide: extents, strides, integer constants and attributes, each by its path."""
+"""The numbers of a graph that sizes decide, each by its path.
+
+They are extents, strides, integers in constants and attributes, and 0-d floating-point constants that are whole: what a
+mean divides by, for example.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from umd_core.dtypes import dtype
 from umd_core.ir import Graph, TensorDesc
 
 Path = tuple[str | int, ...]
 LARGEST = 1024
 """Elements of a constant up to which each of them is a number of the graph."""
+EXACT = 1 << 53
+"""Up to here float64 has every whole number."""
 
 
 def numbers_of(graph: Graph) -> tuple[Any, dict[Path, int]]:
@@ -63,10 +71,20 @@ def _desc(desc: TensorDesc, path: Path, change: Callable[[Path, int], int]) -> T
 
 
 def _constant(value: Any, path: Path, change: Callable[[Path, int], int]) -> Any:
+    if _is_whole(value):
+        return np.asarray(change((*path, 0), int(value))).astype(value.dtype)
     if value.dtype.kind != "i" or value.size > LARGEST:
         return value
     flat = [change((*path, index), int(element)) for index, element in enumerate(value.reshape(-1))]
     return np.array(flat, value.dtype).reshape(value.shape)
+
+
+def _is_whole(value: Any) -> bool:
+    """Returns whether a constant is one floating-point number that may be a count; -0.0 is none, nor is 1e30."""
+    if value.ndim or not dtype(value.dtype).is_float:
+        return False
+    number = float(value)
+    return number.is_integer() and abs(number) <= EXACT and (number != 0 or math.copysign(1.0, number) > 0)
 
 
 def _attribute(value: Any, path: Path, change: Callable[[Path, int], int]) -> Any:

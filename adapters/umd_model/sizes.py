@@ -1,12 +1,13 @@
 """Sizes that a model leaves open, and how the numbers of its graph follow from them.
 
 Each number is a multilinear polynomial of the sizes with integer coefficients: Σ c_S · Π_{i∈S} (size_i - base_i), over
-sets S of sizes. It is found from graphs of a few sizes and checked with another one, so nothing of the framework that
-made the graphs has to be understood.
+sets S of sizes. It is found from graphs of a few sizes and checked with others, near and far, so nothing of the
+framework that made the graphs has to be understood.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,11 @@ from umd_model.numbers import Path, numbers_of, replaced
 MOST = 4
 _STEPS = (1, 3)
 """How far from the base graphs are looked at: to find the polynomials, and to check them."""
+_FAR = (1021, 127, 13)
+"""How far each size alone is moved to see what changes seldom, as size // 8 does; less where tensors grow too large."""
 Polynomial = dict[tuple[int, ...], int]
+Look = Callable[[Sequence[int]], dict[Path, int] | None]
+"""Returns the numbers of the graph for other sizes, None where it has other ops or constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +96,57 @@ def find_sizes(sizes: Sequence[Size], graph_for: Callable[[tuple[int, ...]], Gra
         raise LimitError("open sizes", len(sizes), MOST)
     base = graph_for(tuple(size.base for size in sizes))
     rest, start = numbers_of(base)
-    samples: dict[tuple[int, ...], dict[Path, int]] = {(): start}
+
+    def look(offsets: Sequence[int]) -> dict[Path, int] | None:
+        other, numbers = numbers_of(graph_for(tuple(s.base + o for s, o in zip(sizes, offsets, strict=True))))
+        return numbers if other == rest else None
+
+    samples: dict[tuple[int, ...], Mapping[Path, int]] = {(): start}
     steps = [_step(size, _STEPS[0]) for size in sizes]
     for chosen in _subsets(len(sizes)):
         if chosen:
-            offsets = [step if i in chosen else 0 for i, step in enumerate(steps)]
-            samples[chosen] = _numbers_at(sizes, offsets, graph_for, rest)
+            samples[chosen] = _of_this_graph(look([s if i in chosen else 0 for i, s in enumerate(steps)]), sizes)
     found = {path: _fit(path, samples, steps) for path in start if _varies(path, samples)}
-    offsets = [_step(size, _STEPS[1]) for size in sizes]
     if sizes:
-        for path, value in _numbers_at(sizes, offsets, graph_for, rest).items():
-            expected = _value(found[path], offsets) if path in found else start[path]
-            if value != expected:
-                raise _irregular(path)
+        offsets = [_step(size, _STEPS[1]) for size in sizes]
+        _check(_of_this_graph(look(offsets), sizes), offsets, start, found)
+    for index in range(len(sizes)):
+        _check_alone(sizes, index, look, start, found)
     return base, Sizes(tuple(sizes), found)
+
+
+def _of_this_graph(numbers: dict[Path, int] | None, sizes: Sequence[Size]) -> dict[Path, int]:
+    if numbers is None:
+        names = ", ".join(size.name for size in sizes)
+        reason = f"the graph has other ops or constants for other sizes ({names})"
+        raise UnsupportedError(f"{reason}: export it with fixed ones")
+    return numbers
+
+
+def _check(
+    numbers: Mapping[Path, int], offsets: Sequence[int], start: Mapping[Path, int], found: Mapping[Path, Polynomial]
+) -> None:
+    for path, value in numbers.items():
+        if value != (_value(found[path], offsets) if path in found else start[path]):
+            raise _irregular(path)
+
+
+def _check_alone(
+    sizes: Sequence[Size], index: int, look: Look, start: Mapping[Path, int], found: Mapping[Path, Polynomial]
+) -> None:
+    """Checks the numbers with one size at its least, and far away."""
+    size = sizes[index]
+    least = _moved(sizes, index, min(max(size.least, 2), size.most) - size.base)  # at 1 many an op is needless
+    _check(look(least) or {}, least, start, found)  # ops that are needless for few do as well
+    for distance in _FAR:
+        far = _moved(sizes, index, min(distance, size.most - size.base))
+        with contextlib.suppress(LimitError):  # nearer, then: no device has tensors that large
+            _check(_of_this_graph(look(far), sizes), far, start, found)
+            return
+
+
+def _moved(sizes: Sequence[Size], index: int, offset: int) -> list[int]:
+    return [offset if i == index else 0 for i in range(len(sizes))]
 
 
 def _step(size: Size, wanted: int) -> int:
@@ -118,19 +160,6 @@ def _step(size: Size, wanted: int) -> int:
 
 def _subsets(count: int) -> list[tuple[int, ...]]:
     return [chosen for size in range(count + 1) for chosen in itertools.combinations(range(count), size)]
-
-
-def _numbers_at(
-    sizes: Sequence[Size], offsets: Sequence[int], graph_for: Callable[[tuple[int, ...]], Graph], rest: object
-) -> dict[Path, int]:
-    graph = graph_for(tuple(size.base + offset for size, offset in zip(sizes, offsets, strict=True)))
-    other, numbers = numbers_of(graph)
-    if other != rest:
-        names = ", ".join(size.name for size in sizes)
-        raise UnsupportedError(
-            f"the graph has other ops or constants for other sizes ({names}): export it with fixed ones"
-        )
-    return numbers
 
 
 def _varies(path: Path, samples: Mapping[tuple[int, ...], Mapping[Path, int]]) -> bool:

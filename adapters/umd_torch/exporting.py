@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,23 @@ from typing import Any
 import numpy as np
 import sympy
 import torch
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from umd_core.errors import AttributeValueError, UnsupportedError
+from umd_core.errors import AttributeValueError, LimitError, UmdError, UnsupportedError
 from umd_core.ir import Graph, TensorDesc
 from umd_core.translate import translate
 from umd_model import Argument, Model, Size, save
+from umd_model.merging import merge
 from umd_model.sizes import find_sizes
 from umd_torch.graphs import Lowered, lower, to_numpy
+from umd_torch.openings import MOST, Axes, Opening, Ranges, openings
 from umd_torch.symbols import Bound
-from umd_torch.torch_private import get_decompositions
+from umd_torch.torch_private import DEPENDS_ON_DATA, UserError, get_decompositions
 from umd_torch.tracing import KEPT_OVERLOADS, decompositions, tracing
 
-Axes = Mapping[str, Mapping[int, str]]
+Openings = Mapping[str, Mapping[int, Opening]]
 aten = torch.ops.aten
 _CHECKS = (
     aten._assert_tensor_metadata.default,
@@ -48,7 +51,7 @@ def export(
     *,
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Axes | None = None,
-    ranges: Mapping[str, tuple[int, int]] | None = None,
+    ranges: Ranges | None = None,
 ) -> Model:
     """Writes a model to a file, and returns what was written.
 
@@ -57,24 +60,33 @@ def export(
         args: example inputs; their shapes are the stored ones.
         path: of the file.
         kwargs: more example inputs, by name.
-        dynamic: axes that stay open, by input: {"x": {0: "batch"}}. Axes of one name have one size.
+        dynamic: axes that stay open, by input: {"x": {0: "batch"}}, or {0: torch.export.Dim("batch", min=2, max=64)}.
+            Axes of one name have one size. Dim.DYNAMIC is a size of its own, "x_0"; Dim.AUTO as well, where torch does
+            not fix it.
         ranges: least and most of an open size, by name.
 
     Raises:
         UnsupportedError: an op has no lowering, depends on data, or draws random numbers; or other sizes have another
             graph.
-        AttributeValueError: `dynamic` names an input that is not there.
+        AttributeValueError: `dynamic` names an input that is not there, or says what is no size; or a range is empty.
     """
-    program = _exported(model, tuple(args), dict(kwargs or {}), dynamic or {}, ranges or {})
-    symbols = _symbols(program, dynamic or {}, ranges or {})
+    axes = openings(dynamic or {}, ranges or {})
+    program = _exported(model, tuple(args), dict(kwargs or {}), axes)
+    symbols = _symbols(program, axes)
     lowered: list[Lowered] = []
 
     def graph_for(sizes: tuple[int, ...]) -> Graph:
         bound: Bound = dict(zip(symbols, sizes, strict=True))
-        lowered.append(lower(program.graph_module, bound, open_sizes=bool(symbols)))
+        try:
+            lowered.append(lower(program.graph_module, bound, open_sizes=bool(symbols)))
+        except UmdError as error:
+            if not lowered or isinstance(error, LimitError):
+                raise
+            given = ", ".join(f"{size.name}={n}" for size, n in zip(symbols.values(), sizes, strict=True))
+            raise UnsupportedError(f"with {given}: {error}") from error
         return _arranged(lowered[-1], program)
 
-    graph, sizes = find_sizes(list(symbols.values()), graph_for)
+    graph, sizes = merge(*find_sizes(list(symbols.values()), graph_for))
     arguments, weights = _arguments(lowered[0], program)
     raw = bytes(translate(graph))
     names = _output_names(program)
@@ -86,20 +98,17 @@ def export(
     return made
 
 
-def _exported(
-    model: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dynamic: Axes,
-    ranges: Mapping[str, tuple[int, int]],
-) -> ExportedProgram:
-    names = {size for axes in dynamic.values() for size in axes.values()}
-    dims = {
-        name: Dim(name, min=ranges.get(name, (1, 0))[0], max=ranges[name][1] if name in ranges else None)
-        for name in names
-    }
-    with tracing():
-        found = torch.export.export(model, args, kwargs, dynamic_shapes=_shapes(model, args, kwargs, dynamic, dims))
+def _exported(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Openings) -> ExportedProgram:
+    """Returns torch's own export, taken apart into the ops that have a lowering."""
+    shapes = _shapes(model, args, kwargs, axes)
+    with tracing(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch copies what it calls deprecated itself
+        try:
+            found = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
+        except UserError as error:
+            raise UnsupportedError(f"torch cannot export it: {error}") from error
+        except DEPENDS_ON_DATA as error:
+            raise UnsupportedError(f"a shape or a branch depends on what a tensor holds: {error}") from error
         table = torch.export.default_decompositions()
         for overload in KEPT_OVERLOADS:
             table.pop(overload, None)
@@ -111,48 +120,62 @@ def _exported(
     return decomposed
 
 
-def _shapes(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic: Axes, dims: Mapping[str, Any]
-) -> Any:
+def _shapes(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], axes: Openings) -> Any:
     """Returns torch's form of the open axes, None when there are none."""
-    if not dynamic:
+    if not axes:
         return None
     import inspect  # noqa: PLC0415  # for open axes only
 
     bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    unknown = set(dynamic) - set(bound)
+    unknown = set(axes) - set(bound)
     if unknown:
         wanted = f"one of {', '.join(bound)}"
         raise AttributeValueError("export", "dynamic", f"no input {', '.join(sorted(unknown))}", wanted=wanted)
+    for name in axes:
+        _check_axes(name, bound[name], axes[name])
     return {
-        name: {axis: dims[size] for axis, size in dynamic[name].items()}
-        if name in dynamic
+        name: {axis: opening.dim for axis, opening in axes[name].items()}
+        if name in axes
         else pytree.tree_map(_fixed, value)
         for name, value in bound.items()
     }
+
+
+def _check_axes(name: str, example: Any, axes: Mapping[int, Opening]) -> None:
+    """Checks that the example has the axes, with sizes that are in their ranges."""
+    shape = tuple(example.shape) if isinstance(example, torch.Tensor) else None
+    for axis, opening in axes.items():
+        if shape is None or not 0 <= axis < len(shape):
+            detail = f"{name} has no axis {axis}" if shape else f"{name} is no tensor with axes"
+            wanted = f"an axis from 0 to {len(shape) - 1}" if shape else "a tensor's axis"
+            raise AttributeValueError("export", "dynamic", detail, value=str(axis), wanted=wanted)
+        if not opening.least <= shape[axis] <= opening.most:
+            detail = f"size {opening.size!r} is {shape[axis]} in the example"
+            wanted = f"an example between {opening.least} and {opening.most}"
+            raise AttributeValueError("export", "ranges", detail, value=str(shape[axis]), wanted=wanted)
 
 
 def _fixed(_: Any) -> None:
     return None
 
 
-def _symbols(
-    program: ExportedProgram, dynamic: Axes, ranges: Mapping[str, tuple[int, int]]
-) -> dict[sympy.Symbol, Size]:
-    """Returns the open sizes by torch's symbol for them."""
+def _symbols(program: ExportedProgram, axes: Openings) -> dict[sympy.Symbol, Size]:
+    """Returns the open sizes by torch's symbol for them, with the ranges that torch found."""
     placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
     found: dict[sympy.Symbol, Size] = {}
-    for name, axes in dynamic.items():
-        for axis, size in axes.items():
+    for name, opened in axes.items():
+        for axis, opening in opened.items():
             extent = placeholders[name].meta["val"].shape[axis]
             if not isinstance(extent, torch.SymInt):
-                raise UnsupportedError(f"torch fixed size {size!r} (axis {axis} of {name}) to {extent}")
+                if opening.may_close:
+                    continue
+                raise UnsupportedError(f"torch fixed size {opening.size!r} (axis {axis} of {name}) to {extent}")
             node = extent.node
+            if not node.expr.is_Symbol:  # twice another size, for example
+                continue
             limits = program.range_constraints[node.expr]
-            least, most = int(limits.lower), 1 << 31
-            if size in ranges:
-                most = ranges[size][1]
-            found[node.expr] = Size(size, int(node.hint), max(least, ranges.get(size, (1, 0))[0]), most)
+            most = int(limits.upper) if limits.upper < MOST else MOST
+            found.setdefault(node.expr, Size(opening.size, int(node.hint), max(int(limits.lower), 1), most))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ class Resident:
     Attributes:
         names: for each name that a parameter or buffer has in the module, its name here; tied ones share it.
         regions: where each tensor lies, by name; the optimizer's state is "parameter.exp_avg" and the like.
-        updated: names of the parameters that the steps so far have updated, None before the first.
     """
 
     def __init__(self, session: Session, objective: Objective, optimizer: Optimizer) -> None:
@@ -39,21 +38,21 @@ class Resident:
         self.names: dict[str, str] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._name_tensors(objective)
-        self.updated: tuple[str, ...] | None = None
+        self._updated: set[str] = set()
+        """Names of the parameters that steps have updated since everything was sent."""
         self._layouts = {name: _layout(tensor) for name, tensor in self._tensors.items()}
         self._state = dict(self._state_names())
         self.regions, self._size = regions({n: layout.desc.byte_size for n, layout in self._layouts.items()})
         self._slab = session.slab(self._size)
-        self._taken = 0
         self.load()
 
     def _name_tensors(self, objective: Objective) -> None:
         first: dict[int, str] = {}
         named = [*objective.named_parameters(remove_duplicate=False), *objective.named_buffers(remove_duplicate=False)]
         for target, tensor in named:
-            if tensor.device.type != "cpu":
-                raise UnsupportedError(f"{target} lies on {tensor.device}, not on the CPU", op="train_step")
             name = first.setdefault(id(tensor), target.removeprefix("model."))
+            if tensor.device.type != "cpu":
+                raise UnsupportedError(_elsewhere(name, tensor), op="train_step")
             self.names[target] = name
             self._tensors.setdefault(name, tensor)
         known = {id(tensor): name for name, tensor in self._tensors.items()}
@@ -97,8 +96,17 @@ class Resident:
                     raise UnsupportedError("momentum was switched on after training began", op="train_step")
                 layouts = {s: self._layouts[s] for s in state}
                 emit = self.rule.emit(group, self._tensors[name])
-                result[name] = Update(name, layouts, f"lr:{number}", f"step:{self._start[name]}", emit)
+                result[name] = Update(name, layouts, f"lr:{number}", f"step:{self._counts[name]}", emit)
         return result
+
+    def classes(self, parameters: Sequence[str]) -> tuple[int, ...]:
+        """Returns which of these parameters were updated equally often: the same number for those that were.
+
+        A program has one input for each such class, so that the number of a step costs 8 bytes and not that many times
+        the parameters.
+        """
+        numbers: dict[int, int] = {}
+        return tuple([numbers.setdefault(self._counts[name], len(numbers)) for name in parameters])
 
     def key(self) -> tuple[Any, ...]:
         """Returns what of the optimizer's settings a program depends on: everything but the learning rates.
@@ -109,26 +117,24 @@ class Resident:
         groups = self._optimizer.param_groups
         if [len(g["params"]) for g in groups] != [len(names) for names in self._groups]:
             raise UnsupportedError("the optimizer's parameter groups changed after training began", op="train_step")
-        settings = [(self.rule.settings(g), len(g["params"])) for g in groups]
-        return (*settings, *self._starts)
+        return tuple([(self.rule.settings(g), len(g["params"])) for g in groups])
 
-    def scalars(self) -> Iterator[tuple[str, float]]:
-        """Yields the learning rate of each group, and the number of the coming update."""
+    def scalars(self, steps: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+        """Yields the learning rate of each group, and the number of the coming update for each class of parameters.
+
+        Args:
+            steps: for each input that is such a number, one of the parameters that it is of.
+        """
         for number, group in enumerate(self._optimizer.param_groups):
             yield f"lr:{number}", float(group["lr"])
-        for start in self._starts:
-            yield f"step:{start}", float(start + self._taken + 1)
+        for name, parameter in steps.items():
+            yield name, float(self._counts[parameter] + 1)
 
-    def note_step(self, updated: tuple[str, ...]) -> None:
-        """Notes that a step was run.
-
-        Raises:
-            UnsupportedError: another set of parameters was updated than before.
-        """
-        if self.updated is not None and self.updated != updated:
-            raise UnsupportedError("the set of parameters that have a gradient changed", op="train_step")
-        self.updated = updated
-        self._taken += 1
+    def note_step(self, updated: Sequence[str]) -> None:
+        """Notes that a step was run, and which parameters it updated."""
+        self._updated.update(updated)
+        for name in updated:
+            self._counts[name] += 1
         self._ahead = True
         note_optimizer_step(self._optimizer)
 
@@ -149,6 +155,32 @@ class Resident:
             raise UnsupportedError(f"{reason}; sync() before the change, or load() after it", op="train_step")
         self.load()
 
+    def begin(self, updated: Sequence[str]) -> None:
+        """Sends the state again that parameters start from whose first update comes, where rates changed since `load`.
+
+        ASGD's and Rprop's starts from the learning rate of the first update.
+        """
+        if self._updated.issuperset(updated):
+            return
+        groups = zip(self._groups, self._optimizer.param_groups, self._rates, strict=True)
+        for names, group, rate in groups:
+            if not self._starts_otherwise(group, rate):
+                continue
+            for name in set(names).intersection(updated) - self._updated:
+                for kind, tensor in self.rule.initial(group, self._tensors[name]).items():
+                    region, layout = self.regions[f"{name}.{kind}"], self._layouts[f"{name}.{kind}"]
+                    data: Bytes = np.zeros(layout.desc.byte_size, np.uint8)
+                    copy_from(in_layout(tensor, layout)[0], data, 0)
+                    self._session.write(self._slab, region.offset, data)
+
+    def _starts_otherwise(self, group: Group, rate: float) -> bool:
+        """Returns whether state starts from something else than it would at another learning rate."""
+        if float(group["lr"]) == rate:
+            return False
+        probe = torch.zeros(())
+        now, before = self.rule.initial(group, probe), self.rule.initial({**group, "lr": rate}, probe)
+        return any(not torch.equal(before[kind], tensor) for kind, tensor in now.items())
+
     def load(self) -> None:
         """Sends parameters, buffers and optimizer state: the host's values become the device's."""
         data: Bytes = np.zeros(self._size, np.uint8)
@@ -158,9 +190,9 @@ class Resident:
             if tensor is None:
                 tensor = initial[name]
             copy_from(in_layout(tensor.detach(), self._layouts[name])[0], data, region.offset)
-        self._start = {name: self.rule.steps(group, self._tensors[name]) for name, group in self._grouped()}
-        self._starts = sorted(set(self._start.values()))
-        self._taken = 0
+        self._counts = {name: self.rule.steps(group, self._tensors[name]) for name, group in self._grouped()}
+        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        self._updated.clear()
         self._session.write(self._slab, 0, data)
         self._settle()
 
@@ -183,14 +215,12 @@ class Resident:
         self._settle()
 
     def _sync_state(self, source: Bytes) -> None:
-        updated = set(self.updated or ())
         for name, (parameter, kind) in self._state.items():
-            if parameter in updated:
+            if parameter in self._updated:
                 self._optimizer.state[self._tensors[parameter]][kind] = self._fetched(source, name)
-        for name in updated:
-            steps = self._start[name] + self._taken
-            if self.rule.counts:
-                self._optimizer.state[self._tensors[name]][STEP] = torch.tensor(float(steps))
+        if self.rule.counts:
+            for name in self._updated:
+                self._optimizer.state[self._tensors[name]][STEP] = torch.tensor(float(self._counts[name]))
 
     def _fetched(self, source: Bytes, name: str) -> torch.Tensor:
         return from_bytes(source, self.regions[name].offset, self._layouts[name])
@@ -215,6 +245,15 @@ class Resident:
             tensor = self._host(name)
             marks[name] = (0, 0) if tensor is None else (tensor.data_ptr(), tensor._version)
         return marks
+
+
+def _elsewhere(name: str, tensor: torch.Tensor) -> str:
+    """Returns why a tensor that is not on the CPU is refused, and what to do."""
+    reason = f"{name} lies on {tensor.device}: a step keeps parameters on its own device and takes them from the CPU"
+    there = ""
+    if tensor.device.type == "umd":
+        there = ", or train it where it is, with optimizer.step() and torch.compile(model, backend='umd')"
+    return f"{reason}; model.cpu() before train_step{there}"
 
 
 def _layout(tensor: torch.Tensor) -> Layout:

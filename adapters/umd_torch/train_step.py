@@ -45,12 +45,14 @@ class Program:
         clip_norm: float | None,
         passes: Collection[str],
     ) -> None:
-        lowering = StepLowering(trace(objective, batch), resident.names, resident.updates(), clip_norm)
+        updates = resident.updates()
+        lowering = StepLowering(trace(objective, batch), resident.names, updates, clip_norm)
         lowering.run()
         if not lowering.step.updated:
             raise UnsupportedError("no parameter of the optimizer has a gradient", op="train_step")
         self._session, self._resident, self._step = session, resident, lowering.step
         graph, self.updated = lowering.step.graph, lowering.step.updated
+        self._steps = {updates[name].step: name for name in self.updated}
         cleaned = optimise(graph, passes, descs=lowering.builder.descs).graph if passes else graph
         self.command_buffer = umd.translate(cleaned, caps=session.caps)
         self._loaded = session.load(self.command_buffer)
@@ -73,7 +75,7 @@ class Program:
             copy_from(in_layout(batch[position], layout)[0], data, place.offset)
         if SEED in self._places:
             copy_from(drawn_seed(), data, self._places[SEED].offset)
-        for name, value in self._resident.scalars():
+        for name, value in self._resident.scalars(self._steps):
             if name in self._places:
                 offset = self._places[name].offset
                 data[offset : offset + 8].view(np.float64)[0] = value
@@ -89,8 +91,8 @@ class TrainStep:
 
     Parameters, buffers and optimizer state live on the device, and are there changed in place; `sync()` brings them
     back. A step sends the batch, the learning rates and the step's number, and brings back the loss: one round trip.
-    A batch of another shape, another mode of the model (train, eval) or another setting of the optimizer makes another
-    program; another learning rate does not.
+    A batch of another shape, another mode of the model (train, eval), another set of frozen parameters or another
+    setting of the optimizer makes another program; another learning rate does not.
     """
 
     def __init__(
@@ -108,7 +110,9 @@ class TrainStep:
         self._objective = Objective(model, loss_fn)
         self._resident = Resident(self._session, self._objective, optimizer)
         self._clip_norm, self._passes = clip_norm, passes
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._programs: OrderedDict[tuple[Any, tuple[int, ...]], Program] = OrderedDict()
+        self._updated: dict[Any, tuple[str, ...]] = {}
+        """By kind of batch, mode and settings, the parameters that get a gradient."""
 
     def __call__(self, *batch: torch.Tensor) -> torch.Tensor:
         """Returns the loss, a 0-d CPU tensor, and leaves the model's update on the device.
@@ -116,8 +120,8 @@ class TrainStep:
         The last of `batch` is the target, what comes before goes to the model.
 
         Raises:
-            UnsupportedError: a node of the graph cannot run on the device, or the host's copy of the model was changed
-                while the device's was ahead.
+            UnsupportedError: a node of the graph cannot run on the device, the host's copy of the model was changed
+                while the device's was ahead, or a part of the batch is not on the CPU.
             DTypeError: a part of the batch is no tensor.
         """
         if len(batch) < 2:
@@ -126,25 +130,37 @@ class TrainStep:
             if not isinstance(part, torch.Tensor):
                 name = type(part).__name__
                 raise DTypeError("train_step", f"is a {name}, no tensor", input=str(position), got=name)
+            if part.device.type != "cpu":
+                reason = f"part {position} of the batch lies on {part.device}; give it from the CPU"
+                raise UnsupportedError(reason, op="train_step")
         self._session.check_process()
         with self._session.lock:
             self._resident.check()
             program = self.program(*batch)
+            self._resident.begin(program.updated)
             loss = program(batch)
             self._resident.note_step(program.updated)
             return loss
 
     def program(self, *batch: torch.Tensor) -> Program:
         """Returns the program for batches of this kind, made at the first use."""
-        key = (*((t.dtype, t.shape, t.stride()) for t in batch), *self._mode(), *self._resident.key())
-        found = self._programs.get(key)
+        kind = (*((t.dtype, t.shape, t.stride()) for t in batch), *self._mode(), *self._resident.key())
+        updated = self._updated.get(kind, ())
+        found = self._programs.get((kind, self._resident.classes(updated)))
         if found is None:
             found = Program(self._session, self._resident, self._objective, batch, self._clip_norm, self._passes)
-            self._programs[key] = found
-            if len(self._programs) > PROGRAMS:
-                self._programs.popitem(last=False)
-        self._programs.move_to_end(key)
+            self._updated[kind] = found.updated
+        self._keep((kind, self._resident.classes(found.updated)), found)
         return found
+
+    def _keep(self, key: tuple[Any, tuple[int, ...]], program: Program) -> None:
+        """Notes that a program was used last; of too many, the one whose use is longest ago goes."""
+        self._programs[key] = program
+        self._programs.move_to_end(key)
+        if len(self._programs) > PROGRAMS:
+            (kind, _), _ = self._programs.popitem(last=False)
+            if all(other != kind for other, _ in self._programs):
+                del self._updated[kind]
 
     def _mode(self) -> tuple[Any, ...]:
         """Returns what else the trace of the model depends on."""
@@ -183,7 +199,7 @@ def train_step(
         passes: names of the clean-ups (`umd_core.passes`) that the step goes through before it is translated.
 
     Raises:
-        UnsupportedError: an optimizer or an option of it that is not there.
+        UnsupportedError: an optimizer or an option of it that is not there; or a model that is not on the CPU.
         AttributeValueError: there is no pass of a name.
     """
     return TrainStep(model, loss_fn, optimizer, clip_norm=clip_norm, device=device, passes=passes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import umd_core as umd
 from umd_core.errors import AttributeValueError, DTypeError, LimitError, ShapeError, UmdError
 from umd_core.ir import Graph
 from umd_model import Argument, Model, Session, Size, load, save
+from umd_model.merging import merge
 from umd_model.numbers import numbers_of
 from umd_model.sizes import find_sizes
 
@@ -214,3 +217,75 @@ def test_a_size_that_enters_otherwise_is_refused() -> None:
 
     with pytest.raises(UmdError, match=r"input.x.shape.0 does not follow from the sizes"):
         find_sizes([Size("n", 3)], graph)
+
+
+@pytest.mark.parametrize(
+    ("number", "range_"),
+    [(lambda n: n // 8, (1, 4096)), (lambda n: max(n, 3), (1, 4096)), (lambda n: n // 8, (1, 16))],
+    ids=["far", "small", "end_of_the_range"],
+)
+def test_a_size_that_enters_otherwise_elsewhere_is_refused(
+    number: Callable[[int], int], range_: tuple[int, int]
+) -> None:
+    def graph(sizes: tuple[int, ...]) -> Graph:
+        made = Graph()
+        made.output(made.input("x", umd.TensorDesc("f32", [1 + number(sizes[0])])))
+        return made
+
+    with pytest.raises(UmdError, match=r"input.x.shape.0 does not follow from the sizes"):
+        find_sizes([Size("n", 8, *range_)], graph)
+
+
+def mean_of_twice(batch: int) -> Graph:
+    """(x + x) / batch, with a sum and its divisor that are there twice, and one that is equal for a batch of 4 only."""
+    graph = Graph("mean")
+    x = graph.input("x", umd.TensorDesc("f32", (batch, 2)))
+    rows = [graph.constant(np.float32(batch)) for _ in range(2)]
+    fixed = graph.constant(np.float32(4))
+    sums = [graph.add("Add", [x, x]) for _ in range(2)]
+    for each, divisor in ((sums[0], rows[0]), (sums[1], rows[1]), (sums[0], fixed)):
+        graph.output(graph.add("Div", [each, divisor]))
+    return graph
+
+
+@pytest.mark.parametrize("batch", [1, 4, 300])
+def test_what_is_equal_for_all_sizes_is_merged(batch: int) -> None:
+    graph, sizes = merge(*find_sizes([Size("batch", 4)], lambda found: mean_of_twice(*found)))
+    assert [node.op for node in graph.nodes] == ["Add", "Div", "Div"]
+    assert len(graph.constants) == 2
+    x = np.arange(2 * batch, dtype=np.float32).reshape(batch, 2)
+    with contextlib.closing(umd.open_device("sim:0")) as device:
+        program = umd.translate(sizes.apply(graph, {"batch": batch}), caps=device.caps())
+        mean, again, fixed = (result.numpy() for result in device.run(program, [x]))
+    np.testing.assert_array_equal(mean, 2 * x / np.float32(batch))
+    np.testing.assert_array_equal(again, mean)
+    np.testing.assert_array_equal(fixed, x / 2)
+
+
+def test_numbers_in_attributes_move_with_their_nodes() -> None:
+    def graph(sizes: tuple[int, ...]) -> Graph:
+        made = Graph()
+        x = made.input("x", umd.TensorDesc("f32", (2,)))
+        for attributes in (
+            {},
+            {},
+            {"count": sizes[0]},
+            {"count": 8},
+            {"count": sizes[0]},
+            {"slope": 0.0},
+            {"slope": -0.0},
+        ):
+            made.output(made.add("Anything", [x], attributes))
+        return made
+
+    found, sizes = merge(*find_sizes([Size("n", 8)], graph))
+    applied = sizes.apply(found, {"n": 5})
+    assert [node.attributes for node in applied.nodes] == [
+        {},
+        {"count": 5},
+        {"count": 8},
+        {"slope": 0.0},
+        {"slope": -0.0},
+    ]
+    kept = [node.outputs[0] for node in applied.nodes]
+    assert [output.value for output in applied.outputs] == [kept[i] for i in (0, 0, 1, 2, 1, 3, 4)]

@@ -14,7 +14,7 @@ TEXT = (ROOT / "docs/pytorch.md").read_text()
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's, of itself, when optimizers are compiled
 def test_the_blocks_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "docs/pytorch.md", "exec"), names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from umd_core.errors import InputCountError, ShapeError, UnsupportedError
-from umd_torch import TrainStep, counters, train_step
+from umd_torch import TrainStep, connect, counters, train_step
 from umd_torch.digits import Net
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -163,6 +164,91 @@ def test_tied_frozen_and_unused_parameters() -> None:
     step.sync()
     assert model.second.weight is model.first.weight
     assert_same_state(mine, theirs, (model, reference))
+
+
+FREEZING = ["none", "first", "first", "last", "none", "none", "first", "none"]
+"""What is frozen in each of some steps."""
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw", "adagrad"])
+def test_parameters_are_frozen_and_thawed(name: str, plain: str) -> None:
+    model = network()
+    reference = copy.deepcopy(model)
+    make = (lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.1)) if name == "adagrad" else OPTIMIZERS[name]
+    mine, theirs = make(model.parameters()), make(reference.parameters())
+    step = train_step(model, functional.cross_entropy, mine, device=plain)
+    for frozen in FREEZING:
+        for module in (model, reference):
+            module[0].requires_grad_(frozen != "first")
+            module[2].requires_grad_(frozen != "last")
+        data = batch()
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data), rtol=1e-5, atol=1e-6)
+    step.sync()
+    assert_same_state(mine, theirs, (model, reference))
+    if name != "momentum":
+        assert [int(mine.state[p]["step"]) for p in model.parameters()] == [5, 5, 7, 7]
+    counters.reset()
+    step(*batch())
+    assert (counters.programs, counters.submissions, counters.round_trips) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.ASGD, torch.optim.Rprop, torch.optim.AdamW])
+def test_state_that_starts_from_the_rate_of_the_first_update(optimizer: Any, plain: str) -> None:
+    model = network()
+    reference = copy.deepcopy(model)
+    mine, theirs = (optimizer(m.parameters(), lr=0.02) for m in (model, reference))
+    step = train_step(model, functional.cross_entropy, mine, device=plain)
+    for number in range(5):
+        for each in (mine, theirs):
+            each.param_groups[0]["lr"] *= 0.5
+        for module in (model, reference):
+            module[0].requires_grad_(number > 1)  # begins later, at another rate
+        data = batch()
+        torch.testing.assert_close(step(*data), torch_step(reference, theirs, *data), rtol=1e-5, atol=1e-6)
+    step.sync()
+    assert_same_state(mine, theirs, (model, reference))
+
+
+def test_what_stays_frozen_makes_one_program() -> None:
+    model = network()
+    model[0].requires_grad_(False)
+    before = copy.deepcopy(model[0].state_dict())
+    step = train_step(model, functional.cross_entropy, torch.optim.AdamW(model.parameters()), device="sim:0")
+    for _ in range(4):
+        step(*batch())
+    assert counters.programs == 1
+    model[0].requires_grad_(True)
+    for _ in range(4):
+        step(*batch())
+    assert counters.programs == 2
+    step.sync()
+    assert all(not torch.equal(value, before[name]) for name, value in model[0].state_dict().items())
+
+
+def test_programs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[TrainStep.__module__], "PROGRAMS", 2)
+    model = network()
+    step = train_step(model, functional.cross_entropy, torch.optim.AdamW(model.parameters()), device="sim:0")
+    for round_ in range(3):
+        for frozen in (False, True):
+            model[0].requires_grad_(not frozen)
+            for rows in (4, 5):
+                step(*batch(rows))
+                assert len(step._programs) <= 2
+                assert {kind for kind, _ in step._programs} == step._updated.keys()
+        assert counters.programs == 4 * (round_ + 1)
+
+
+def test_models_and_batches_that_are_elsewhere_are_refused() -> None:
+    model = network()
+    with pytest.raises(UnsupportedError, match=r"0\.weight lies on meta.*model\.cpu\(\)"):
+        made(copy.deepcopy(model).to("meta"))
+    device = connect("sim:0")
+    with pytest.raises(UnsupportedError, match=r"0\.weight lies on umd:\d.*model\.cpu\(\).*torch\.compile"):
+        made(copy.deepcopy(model).to(device))
+    x, y = batch()
+    with pytest.raises(UnsupportedError, match=r"part 1 of the batch lies on umd:\d"):
+        made(model)(x, y.to(device))
 
 
 @pytest.mark.parametrize("name", ["momentum", "adamw"])

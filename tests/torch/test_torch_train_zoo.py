@@ -1,4 +1,4 @@
-"""Whole training steps of every model of the zoo, each with another optimizer, beside torch's own."""
+"""Whole training steps of every model of the zoo at a falling rate, each with another optimizer, beside torch's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.torch.test_zoo import OUTPUTS, close
 from tests.torch.zoo import ZOO, Case, Gpt, build
 from umd_torch import counters, train_step
 
-STEPS = 3
+STEPS, DECAY = 3, 0.7
 LOOSE, CENTERED = 1e-4, 1e-3
 """Relative tolerances of parameters after three steps; centered RMSprop subtracts almost equal numbers."""
 PAIRS = list(zip(ZOO, itertools.cycle([n for n in OPTIMIZERS if n not in ("rprop", "adamax")]), strict=False))
@@ -56,6 +56,7 @@ def test_steps_beside_torch(name: str, optimizer: str, plain: str) -> None:
     data = ours.tensors()
     sure = {label: torch.ones_like(p, dtype=torch.bool) for label, p in theirs.named_parameters()}
     for number in range(STEPS):
+        slow_down(mine, reference)  # another learning rate in each step is no other program
         reference.zero_grad()
         wanted = theirs(*data)
         wanted.backward()
@@ -70,6 +71,12 @@ def test_steps_beside_torch(name: str, optimizer: str, plain: str) -> None:
     tolerance = CENTERED if optimizer == "centered" else LOOSE
     for (label, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         assert not sure[label].any() or close(a[sure[label]], b[sure[label]], tolerance, 1e-5), label
+
+
+def slow_down(*optimizers: torch.optim.Optimizer) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * DECAY
 
 
 def leave_out_noise(model: nn.Module, sure: dict[str, torch.Tensor]) -> None:

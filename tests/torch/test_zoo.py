@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from tests.torch.zoo import ZOO, Case, build
-from umd_torch import session
+from umd_torch import counters, session
 
 OUTPUTS, GRADIENTS, PARAMETERS = 1e-5, 1e-4, 1e-4
 STEPS, RATE = 3, 0.05
@@ -52,10 +52,26 @@ def close(found: Tensor, wanted: Tensor, tolerance: float, floor: float) -> bool
 
 @pytest.mark.parametrize("name", ZOO)
 def test_inference(name: str) -> None:
+    infer_beside_torch(name, "sim:0")
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_inference_through_a_server(name: str, remote: str) -> None:
+    infer_beside_torch(name, remote)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_inference_with_our_cuda_kernels(name: str) -> None:
+    infer_beside_torch(name, "cuda-cpu:0")
+
+
+def infer_beside_torch(name: str, device: str) -> None:
+    """Runs a model once on the device, a round trip a program, and in torch; compares results and their strides."""
     case = build(name)
     model = case.model.eval()
     with torch.no_grad():
-        wanted, found = floats(case.results(model)), floats(case.results(compiled(model, "sim:0")))
+        wanted, found = floats(case.results(model)), floats(case.results(compiled(model, device)))
+    assert counters.programs == counters.submissions == counters.round_trips > 0
     assert len(wanted) == len(found) > 0
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.stride() == theirs.stride()
