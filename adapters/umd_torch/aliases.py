@@ -38,7 +38,7 @@ def split_off(module: fx.GraphModule, kept: Collection[int]) -> tuple[fx.GraphMo
     returned: Sequence[Any] = output.args[0]  # type: ignore[assignment]  # one flat tuple
     sharing: defaultdict[int, list[int]] = defaultdict(list)
     for position, node in enumerate(returned):
-        if position not in kept and isinstance(_seen(node), torch.Tensor):
+        if position not in kept and _has_memory(_seen(node)):
             sharing[storage_key(_seen(node))].append(position)
     owners = _owners(module, {key for key, positions in sharing.items() if len(positions) > 1})
     aliases: dict[int, Alias] = {}
@@ -81,13 +81,17 @@ def _seen(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, fx.Node) else None
 
 
+def _has_memory(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
 def _owners(module: fx.GraphModule, keys: Collection[int]) -> dict[int, fx.Node]:
     """Returns the node that made each memory, where it fills it without gaps and all tensors have its type."""
     made: dict[int, fx.Node] = {}
     mixed: set[int] = set()
     for node in module.graph.nodes if keys else ():
         value = _seen(node)
-        if isinstance(value, torch.Tensor) and storage_key(value) in keys:
+        if _has_memory(value) and storage_key(value) in keys:
             owner = made.setdefault(storage_key(value), node)
             if owner.op != "call_function" or value.dtype is not owner.meta["val"].dtype:
                 mixed.add(storage_key(value))

@@ -9,6 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from umd_torch import cells
+from umd_torch.lowering.places import SIGNLESS
+from umd_torch.torch_private import get_decompositions
+
 aten = torch.ops.aten
 Number = bool | int | float
 
@@ -78,7 +82,7 @@ def pdist(x: Tensor, p: float = 2) -> Tensor:
     """Returns the p-norm distance of every pair of rows, in the order of the upper triangle."""
     if not x.shape[1]:
         return x.new_zeros(x.shape[0] * (x.shape[0] - 1) // 2)
-    row, column = torch.triu_indices(x.shape[0], x.shape[0], 1)
+    row, column = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device)
     distance: Tensor = torch.linalg.vector_norm(x[row] - x[column], p, -1)
     return distance
 
@@ -88,13 +92,137 @@ def pdist_backward(dy: Tensor, x: Tensor, p: float, distance: Tensor) -> Tensor:
     count = x.shape[0]
     if count < 2:
         return torch.zeros_like(x)
-    row, column = torch.arange(count).unsqueeze(1), torch.arange(count)
+    column = torch.arange(count, device=x.device)
+    row = column.unsqueeze(1)
     low, high = torch.minimum(row, column), torch.maximum(row, column)
     place = (low * (2 * count - low - 1) // 2 + high - low - 1).clamp(0, count * (count - 1) // 2 - 1)
     apart = x.unsqueeze(1) - x
     others = (row != column).unsqueeze(-1)
     slope = _distance_gradient(apart, distance[place].unsqueeze(-1), dy[place].unsqueeze(-1), p)
     return torch.where(others, slope, 0).sum(1)
+
+
+# whole slices at the places of one index
+
+
+def _at_each(index: Tensor, dim: int, like: Tensor) -> Tensor:
+    """Returns an index of slices as one of elements, of the shape of the slices."""
+    if not like.dim():
+        return index.reshape(())
+    shape = [1] * like.dim()
+    shape[dim] = -1
+    return index.reshape(shape).expand(like.shape)
+
+
+def _from_start(index: Tensor) -> Tensor:
+    """Returns indices of which those below zero are beyond any extent: the sign is cleared, errors show it again."""
+    return index.to(torch.int64).bitwise_and(SIGNLESS)
+
+
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Tensor:
+    """Returns x with alpha · source added to the slices that the index names; torch's own way counts from the end."""
+    if x.dim() and source.dim():
+        rest = [[extent for axis, extent in enumerate(t.shape) if axis != dim % x.dim()] for t in (x, source)]
+        if rest[0] != rest[1]:
+            raise RuntimeError(f"index_add: slices of {rest[1]} do not fit into slices of {rest[0]}")
+    more = source if alpha == 1 else source * alpha
+    return x.scatter_add(dim, _at_each(index, dim, source), more)
+
+
+def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """Returns x with the slices of the source where the index says; torch's own way counts from the end."""
+    if not x.dim():
+        return index_copy(x.reshape(1), 0, index.reshape(1), source.reshape(1)).reshape(())
+    copied: Tensor = aten.index_put(x, [*[None] * (dim % x.dim()), _from_start(index)], source)
+    return copied
+
+
+def index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
+    """Returns x with a number in the slices that the index names; here torch does count from the end."""
+    if not x.dim():
+        return index_fill(x.unsqueeze(0), 0, index, value).squeeze(0)
+    number = value if isinstance(value, Tensor) else torch.full((), value, dtype=x.dtype, device=x.device)
+    places = [*[None] * (dim % x.dim()), index]
+    filled: Tensor = aten.index_put(x, places, number.to(x.dtype))
+    return filled
+
+
+def embedding_renorm(x: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Returns the table with the rows that the indices name scaled so that their norm is `max_norm` at most."""
+    places = indices.reshape(-1)
+    rows = x.index_select(0, places)
+    norm = torch.linalg.vector_norm(rows, norm_type, 1, keepdim=True)
+    scaled = torch.where(norm > max_norm, rows * (max_norm / (norm + 1e-7)), rows)
+    return x.scatter(0, _at_each(places, 0, rows), scaled)
+
+
+def max_unpool(x: Tensor, indices: Tensor, output_size: Sequence[int], *_: Sequence[int]) -> Tensor:
+    """Returns zeros with the elements of each plane where the indices say; torch's own way counts from the end."""
+    axes = len(output_size)
+    planes = x.shape[: x.dim() - axes]
+    flat = x.new_zeros((*planes, math.prod(output_size)))
+    done = flat.scatter(-1, indices.flatten(-axes), x.flatten(-axes))
+    return done.reshape(*planes, *output_size)
+
+
+# losses
+
+
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+    """Returns the loss; x and target outside [0, 1] are an error when it runs."""
+    for name, value in (("input", x), ("target", target)):
+        inside = ((value >= 0) & (value <= 1)).all()
+        aten._assert_async.msg(inside, f"all elements of {name} should be between 0 and 1")
+    loss: Tensor = _CROSS_ENTROPY(x, target, weight, reduction)
+    return loss
+
+
+def _margins(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns margins (rows, named, others), 0 where none counts; targets, and which classes they are (rows, classes).
+
+    A row names classes up to its first -1; every other class should score at least 1 less than each of them.
+    """
+    score, named = torch.atleast_2d(x), torch.atleast_2d(target)
+    classes = score.shape[1]
+    place, ends = torch.arange(classes, device=x.device), named == -1
+    inside = place < torch.where(ends, place, classes).amin(1, keepdim=True)
+    known = torch.where(ends, 0, named)
+    is_target = (place == torch.where(inside, named, -1).unsqueeze(2)).any(1)
+    apart = (1 - score.gather(1, known).unsqueeze(2) + score.unsqueeze(1)).clamp_min(0)
+    return torch.where(inside.unsqueeze(2) & ~is_target.unsqueeze(1), apart, 0), known, is_target
+
+
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """Returns the loss of (rows, classes) or (classes,), and 1 where a class is named, else 0."""
+    margins, _, is_target = _margins(x, target)
+    losses = margins.sum((1, 2)) / margins.shape[2]
+    loss = losses.reshape(x.shape[:-1]) if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
+    return loss, is_target.to(x.dtype).reshape(target.shape)
+
+
+def multilabel_margin_loss_backward(dy: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor) -> Tensor:
+    """Returns the gradient of `multilabel_margin_loss` in x."""
+    margins, known, _ = _margins(x, target)
+    counts = (margins > 0).to(x.dtype)
+    slope = counts.sum(1).scatter_add(1, known, -counts.sum(2)) / margins.shape[2]
+    rows = dy.reshape(-1, 1) if reduction == 0 else dy / margins.shape[0] if reduction == 1 else dy
+    return (slope * rows).reshape(x.shape)
+
+
+_CROSS_ENTROPY = get_decompositions([aten.binary_cross_entropy])[aten.binary_cross_entropy.default]
+
+
+# weights
+
+
+def weight_norm_backward(dw: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Returns the gradients in v and g of w = g · v / norms, where the norms of v are over all axes but one.
+
+    Source: Salimans and Kingma, "Weight normalization", 2016, equation 3.
+    """
+    others = [axis for axis in range(v.dim()) if axis != dim % v.dim()]
+    along = (dw * v).sum(others, keepdim=True) if others else dw * v
+    return (g / norms) * (dw - v * (along / (norms * norms))), along / norms
 
 
 # padding
@@ -105,7 +233,8 @@ def replication_pad_backward(dy: Tensor, x: Tensor, padding: Sequence[int]) -> T
     for i in range(len(padding) // 2):
         axis = x.dim() - 1 - i
         extent = x.shape[axis]
-        source = torch.arange(-padding[2 * i], extent + padding[2 * i + 1]).clamp(0, extent - 1)
+        places = torch.arange(-padding[2 * i], extent + padding[2 * i + 1], device=dy.device)
+        source = places.clamp(0, extent - 1)
         shape = list(dy.shape)
         shape[axis] = extent
         dy = dy.new_zeros(shape).index_add(axis, source, dy)
@@ -135,12 +264,24 @@ def rrelu_backward(
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    **cells.DECOMPOSITIONS,
     aten._trilinear.default: trilinear,
     aten.addbmm.default: addbmm,
     aten._cdist_forward.default: cdist,
     aten._cdist_backward.default: cdist_backward,
     aten._pdist_forward.default: pdist,
     aten._pdist_backward.default: pdist_backward,
+    aten.index_add.default: index_add,
+    aten.index_copy.default: index_copy,
+    aten.index_fill.int_Scalar: index_fill,
+    aten.index_fill.int_Tensor: index_fill,
+    aten.embedding_renorm.default: embedding_renorm,
+    aten.binary_cross_entropy.default: binary_cross_entropy,
+    aten.multilabel_margin_loss_forward.default: multilabel_margin_loss,
+    aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
+    aten.max_unpool2d.default: max_unpool,
+    aten.max_unpool3d.default: max_unpool,
+    aten._weight_norm_interface_backward.default: weight_norm_backward,
     aten.replication_pad1d_backward.default: replication_pad_backward,
     aten.replication_pad2d_backward.default: replication_pad_backward,
     aten.replication_pad3d_backward.default: replication_pad_backward,

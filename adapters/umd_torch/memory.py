@@ -20,15 +20,18 @@ def aligned(size: int) -> int:
 
 
 class Slab:
-    """Device bytes that several tensors share. They go back to the session with the last reference."""
+    """Device bytes that several tensors share. They go back to the session with the last reference.
 
-    __slots__ = ("buffer", "session", "size")
+    `failures` is how many the session had seen when they were taken.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "failures", "session", "size")
 
     def __init__(self, session: Session, buffer: Buffer, size: int) -> None:
-        self.session, self.buffer, self.size = session, buffer, size
+        self.session, self.buffer, self.size, self.failures = session, buffer, size, session.failures
 
     def __del__(self) -> None:
-        self.session.give_back(self.buffer, self.size)
+        self.session.give_back(self.buffer, self.size, self.failures)
 
 
 class Region:

@@ -7,14 +7,15 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
+from weakref import WeakSet
 
 import numpy as np
 import torch
 
 import umd_core as umd
 from umd_core.device import Binding, Buffer, Device, Ticket
-from umd_core.errors import OutOfMemoryError, PoisonedError, UnsupportedError
+from umd_core.errors import OutOfMemoryError, PoisonedError, UmdError, UnsupportedError
 from umd_core.registry import default_device
 from umd_torch.counters import counters
 from umd_torch.host import Bytes, array_at, byte_count
@@ -47,6 +48,30 @@ class KeepingDevice(HostedDevice, Protocol):
         ...
 
 
+class _Forked:
+    """Stands for the device and the lock of a session in a process that was forked off the one that opened it.
+
+    Such a process has locks and sockets, but not the threads that free and serve them: whatever would use them is
+    refused instead of waiting for ever.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._said = name
+
+    def _refuse(self) -> NoReturn:
+        reason = f"{self._said} was opened before this process was forked"
+        raise UnsupportedError(f"{reason}; use multiprocessing_context='spawn' where workers need a device")
+
+    def __enter__(self) -> NoReturn:
+        self._refuse()
+
+    def __exit__(self, *_: object) -> None:
+        """Is never asked: there is no way in."""
+
+    def __getattr__(self, _: str) -> NoReturn:
+        self._refuse()
+
+
 class Session:
     """One open device.
 
@@ -60,6 +85,8 @@ class Session:
         lock: held by every call; the device and what is kept here are one thread's at a time.
         parameters: the copies of parameters and buffers that it holds.
         evictions: how many bindings of host memory were freed: those that somebody kept may be among them.
+        failures: how often work has failed. What it should have written is spoilt until it is written in full, and
+            slabs have gaps that nothing writes: those taken before are not used again.
     """
 
     def __init__(self, name: str, device: HostedDevice) -> None:
@@ -73,10 +100,12 @@ class Session:
         self.lock = threading.RLock()
         self._free: dict[int, list[Buffer]] = {}
         self._kept = 0
-        self._returned: deque[tuple[Buffer, int]] = deque()
+        self._returned: deque[tuple[Buffer, int, int]] = deque()
+        self.failures = 0
         self._wrapped: OrderedDict[tuple[int, int], Buffer] = OrderedDict()
         self.evictions = 0
-        self._process = os.getpid()
+        self._forked: _Forked | None = None
+        _OPEN.add(self)
 
     def check_process(self) -> None:
         """Checks that this process opened the device: a forked one has its locks and sockets, but not its threads.
@@ -84,9 +113,17 @@ class Session:
         Raises:
             UnsupportedError: it was forked off the one that did; the message says what to do.
         """
-        if os.getpid() != self._process:
-            reason = f"{self.name} was opened before this process was forked"
-            raise UnsupportedError(f"{reason}; use multiprocessing_context='spawn' where workers need a device")
+        if self._forked is not None:
+            with self._forked:
+                pass
+
+    def after_fork(self) -> None:
+        """Is called in a child made by fork: from here on every use of the device is refused there."""
+        if self._forked is None:
+            self._forked = forked = _Forked(self.name)
+            _LEFT.append((self.device, self.lock, self._start_read))
+            self.device, self.lock = cast("HostedDevice", forked), cast("threading.RLock", forked)
+            self._start_read = None
 
     # memory
 
@@ -106,15 +143,15 @@ class Session:
                 self.trim()
                 return Slab(self, self.device.allocate(size), size)
 
-    def give_back(self, buffer: Buffer, size: int) -> None:
+    def give_back(self, buffer: Buffer, size: int, failures: int) -> None:
         """Takes bytes back for the next slab of that size. Callable from a finalizer, on any thread."""
-        self._returned.append((buffer, size))
+        self._returned.append((buffer, size, failures))
 
     def _collect(self) -> None:
-        """Sorts in what came back; what is too much is freed."""
+        """Sorts in what came back; what is too much, or may be spoilt, is freed."""
         while self._returned:
-            buffer, size = self._returned.popleft()
-            if self._kept + size <= _KEPT_BYTES:
+            buffer, size, failures = self._returned.popleft()
+            if failures == self.failures and self._kept + size <= _KEPT_BYTES:
                 self._kept += size
                 self._free.setdefault(size, []).append(buffer)
             else:
@@ -166,10 +203,20 @@ class Session:
     def submit(self, program: Any, bindings: Sequence[Binding]) -> Ticket:
         """Returns a ticket; what has already gone wrong is raised."""
         counters.submissions += 1
-        ticket = self.device.submit(program, bindings)
-        if ticket.done():
-            ticket.wait()
+        try:
+            ticket = self.device.submit(program, bindings)
+            if ticket.done():
+                ticket.wait()
+        except UmdError:
+            self._note_failure()
+            raise
         return ticket
+
+    def _note_failure(self) -> None:
+        """Frees what is kept for later slabs: work has failed, and it may be spoilt."""
+        with self.lock:
+            self.failures += 1
+            self.trim()
 
     def read(self, slab: Slab, offset: int, size: int, ticket: Ticket | None = None) -> Bytes:
         """Returns bytes of a slab once the work before is done: one round trip.
@@ -190,8 +237,15 @@ class Session:
         wait = self._start_read(slab.buffer, offset, size)
         return lambda: self._came(wait, ticket)
 
+    def _came(self, wait: Callable[[], Any], ticket: Ticket | None) -> Bytes:
+        try:
+            return self._bytes(wait, ticket)
+        except UmdError:
+            self._note_failure()
+            raise
+
     @staticmethod
-    def _came(wait: Callable[[], Any], ticket: Ticket | None) -> Bytes:
+    def _bytes(wait: Callable[[], Any], ticket: Ticket | None) -> Bytes:
         try:
             return np.frombuffer(wait(), np.uint8)
         except PoisonedError:
@@ -200,16 +254,31 @@ class Session:
             raise
 
     def close(self) -> None:
-        """Closes the device; its name opens it anew."""
-        with _LOCK:
+        """Closes the device; its name opens it anew. In a forked process it is only let go of."""
+        with _opening:
             for name in [name for name, session in _SESSIONS.items() if session is self]:
                 del _SESSIONS[name]
+        if self._forked is not None:
+            return
         self.trim()
         self.device.close()
 
 
 _SESSIONS: dict[str, Session] = {}
-_LOCK = threading.Lock()
+_opening = threading.Lock()
+_OPEN: WeakSet[Session] = WeakSet()
+_LEFT: list[Any] = []
+"""What a child made by fork keeps and does not use: taking it apart would be use as well."""
+
+
+def _after_fork() -> None:
+    global _opening  # noqa: PLW0603  # another thread of the parent may have held it
+    _opening = threading.Lock()
+    for session in list(_OPEN):
+        session.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def session_for(name: str) -> Session:
@@ -219,11 +288,16 @@ def session_for(name: str) -> Session:
 
 
 def adopt(name: str, open_device: Callable[[], HostedDevice]) -> Session:
-    """Returns the session of a name; where there is none, of the device that `open_device` returns."""
-    with _LOCK:
+    """Returns the session of a name; where there is none, of the device that `open_device` returns.
+
+    Raises:
+        UnsupportedError: it was opened before this process was forked.
+    """
+    with _opening:
         found = _SESSIONS.get(name)
         if found is None:
             found = _SESSIONS[name] = Session(name, open_device())
+        found.check_process()
         return found
 
 

@@ -42,6 +42,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from umd_core.errors import UnsupportedError
 
+OpOverload = torch._ops.OpOverload
 VERSION = (2, 13)
 UNDECIDED = (DataDependentOutputException, GuardOnDataDependentSymNode)
 """What tracing raises where Python code decides by what a tensor holds."""
@@ -140,6 +141,24 @@ def plain_gradients() -> Generator[None]:
         yield
 
 
+@contextlib.contextmanager
+def without_own_parts(*ops: OpOverload) -> Generator[None]:
+    """Within the block torch does not take ops apart before it looks at gradients, so that tables of parts are asked.
+
+    What it would make of `multilabel_margin_loss_forward` counts classes after the first -1.
+    """
+    key = torch._C.DispatchKey.Autograd
+    before = {op: op.py_kernels.pop(key) for op in ops if key in op.py_kernels}
+    for op in before:
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernel in before.items():
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """Returns a number that belongs to a tensor's storage as long as it, or a weak reference to it, lives."""
     return int(tensor.untyped_storage()._cdata)
@@ -230,9 +249,6 @@ def without_autocast() -> Any:
     """Returns a context in which the device's autocast does nothing."""
     key: Any = getattr(torch._C.DispatchKey, AUTOCAST_NAME)  # undeclared
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
-
-
-OpOverload = torch._ops.OpOverload
 
 
 class _DlTensor(ctypes.Structure):
@@ -428,4 +444,5 @@ __all__ = [
     "weak_storage",
     "without_autocast",
     "without_mkldnn",
+    "without_own_parts",
 ]

@@ -12,14 +12,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from umd_torch import attention, foreach
 from umd_torch.decompositions import DECOMPOSITIONS as OURS
-from umd_torch.torch_private import core_aten_decompositions, get_decompositions, plain_gradients, without_mkldnn
+from umd_torch.torch_private import (
+    core_aten_decompositions,
+    get_decompositions,
+    plain_gradients,
+    without_mkldnn,
+    without_own_parts,
+)
 
 aten = torch.ops.aten
 
 KEPT: tuple[Any, ...] = (
     aten._log_softmax_backward_data, aten._softmax_backward_data, aten.embedding_dense_backward, aten.gelu_backward,
     aten.native_batch_norm_backward, aten.native_layer_norm_backward, aten.sigmoid_backward, aten.tanh_backward,
-    aten.threshold_backward, aten.avg_pool2d_backward, aten.detach, aten._scaled_dot_product_flash_attention_for_cpu,
+    aten.threshold_backward, aten.avg_pool2d_backward, aten.bernoulli, aten.detach,
+    aten._scaled_dot_product_flash_attention_for_cpu,
 )  # fmt: skip
 """What the core decompositions would take apart although there is one op for it; of the flash attention the
 decomposition gives wrong gradients besides."""
@@ -52,7 +59,12 @@ def tracing() -> Generator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with without_mkldnn(), plain_gradients(), sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        with (
+            without_mkldnn(),
+            plain_gradients(),
+            without_own_parts(aten.multilabel_margin_loss_forward.default),
+            sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]),
+        ):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

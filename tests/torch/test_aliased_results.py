@@ -56,7 +56,11 @@ def test_changes_are_seen(name: str, where: str, dynamic: bool, plain: str) -> N
 
 def test_a_changed_view_is_a_new_input(plain: str) -> None:
     """What comes back after a change through another result is sent as it is now."""
-    step: Any = torch.compile(lambda x: (y := x * 2, y[0]), backend="umd", options={"device": plain, "strict": True})
+
+    def doubled(x: torch.Tensor) -> Any:
+        return (y := x * 2), y[0]
+
+    step: Any = torch.compile(doubled, backend="umd", options={"device": plain, "strict": True})
     with torch.no_grad():
         x = torch.ones(3, 3)
         for _ in range(4):

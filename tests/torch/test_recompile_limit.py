@@ -20,14 +20,16 @@ def _limit() -> Iterator[None]:
         yield
 
 
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
 def _shapes(count: int) -> list[torch.Tensor]:
     return [torch.ones(rows, 2) for rows in range(2, 2 + count)]
 
 
 def test_strict_raises() -> None:
-    call: Any = torch.compile(
-        lambda x: x * 2, backend="umd", options={"device": "sim:0", "strict": True}, dynamic=False
-    )
+    call: Any = torch.compile(_double, backend="umd", options={"device": "sim:0", "strict": True}, dynamic=False)
     *compiled, last = _shapes(4)
     for x in compiled:
         call(x)
@@ -41,7 +43,7 @@ def test_strict_raises() -> None:
 
 
 def test_a_warning_says_that_it_is_the_last_time() -> None:
-    call: Any = torch.compile(lambda x: x * 2, backend="umd", options={"device": "sim:0"}, dynamic=False)
+    call: Any = torch.compile(_double, backend="umd", options={"device": "sim:0"}, dynamic=False)
     first, second, third, fourth = _shapes(4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

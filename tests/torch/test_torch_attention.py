@@ -74,7 +74,8 @@ def test_strided_heads() -> None:
 
 def test_one_launch_each_way() -> None:
     operands = [torch.randn(2, 2, 16, 8, requires_grad=True) for _ in range(3)]
-    found = explain(lambda *x: functional.scaled_dot_product_attention(*x, is_causal=True), *operands, device="sim:0")
+    attend = functional.scaled_dot_product_attention
+    found = explain(lambda q, k, v: attend(q, k, v, is_causal=True), *operands, device="sim:0")
     forward, backward = (graph.kernels for graph in found.graphs)
     assert forward["attention_kernel"] == 1
     assert set(forward) <= {"attention_kernel", "elementwise_cast_kernel"}
@@ -87,9 +88,11 @@ def test_a_trained_mask_and_dropout_are_written_out() -> None:
         lambda q, k, v, mask: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask),
         *operands, torch.randn(6, 6),
     )  # fmt: skip
-    dropped: Any = torch.compile(
-        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5), backend="umd", options=OPTIONS
-    )
+
+    def drop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+
+    dropped: Any = torch.compile(drop, backend="umd", options=OPTIONS)
     torch.manual_seed(3)
     first = dropped(*operands)
     assert not torch.equal(first, dropped(*operands))

@@ -88,13 +88,14 @@ def test_random_numbers_are_drawn_once(plain: str) -> None:
 
 def test_in_a_training_forward(plain: str) -> None:
     """What backward gets of a call that was done again is of the second time."""
-    ours = nn.Sequential(nn.Linear(64, 300), nn.Tanh(), nn.Linear(300, 3))
+    first = nn.Linear(64, 300)
+    ours = nn.Sequential(first, nn.Tanh(), nn.Linear(300, 3))
     x = torch.randn(5, 64)
     compiled: Any = torch.compile(ours, backend="umd", options={"device": plain, "strict": True})
     for _ in range(2):
         compiled(x).square().sum().backward()
     ours.zero_grad()
-    ours[0].weight.data.mul_(-2)
+    first.weight.data.mul_(-2)
     compiled(x).square().sum().backward()
     found = [p.grad for p in ours.parameters()]
     ours.zero_grad()

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from umd_torch import compiled
-from umd_torch.eager import autocast, devices, modules, saving
+from umd_torch.eager import autocast, devices, modules, refusals, saving
 from umd_torch.eager.calls import any_kernel, kernel
-from umd_torch.eager.compiled import runner
+from umd_torch.eager.compiled import OnDevice
 from umd_torch.eager.kernels import KERNELS, view_kernel
 from umd_torch.lowering import LOWERINGS
 from umd_torch.torch_private import (
@@ -21,6 +21,7 @@ from umd_torch.torch_private import (
     DeviceGuard,
     all_overloads,
     check_version,
+    draw_as_cpu,
     has_kernel,
     leave_to_python,
     register_python_backend,
@@ -45,6 +46,8 @@ _pending = threading.local()
 class Module:
     """`torch.umd`: what torch asks of a device type."""
 
+    device = devices.Within
+
     def is_initialized(self) -> bool:
         """Returns True: there is nothing to set up."""
         return True
@@ -59,7 +62,7 @@ class Module:
 
     def set_device(self, device: int | str | torch.device) -> None:
         """Sets the number that "umd" without one means."""
-        devices.set_current(device if isinstance(device, int) else torch.device(device).index or 0)
+        devices.set_current(devices.number_of(device))
 
     def device_count(self) -> int:
         """Returns how many devices there are."""
@@ -151,12 +154,13 @@ def register() -> tuple[torch.library.Library, ...]:
     replace_backward(_backward)
     replace_module_mover(modules.swapping)
     saving.register()
-    compiled.FOREIGN.append(runner)
+    compiled.FOREIGN.append(OnDevice())
+    draw_as_cpu(devices.NAME)
     aten, rest = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     for op, function in _kernels().items():
         aten.impl(op, function, DISPATCH_NAME)
     rest.fallback(any_kernel, DISPATCH_NAME)
-    return aten, rest, *autocast.register()
+    return aten, rest, *autocast.register(), *refusals.register()
 
 
 _LIBRARIES = register()

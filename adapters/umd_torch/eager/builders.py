@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from umd_core.dtypes import DType, int64
+from umd_core.errors import UnsupportedError
 from umd_core.ir import Graph, TensorDesc, contiguous_strides
 from umd_torch.builder import SEED, Builder, Value, from_torch
-from umd_torch.eager.slots import Draft, Geometry, Made, Slot, Source, Varying
+from umd_torch.eager.slots import Draft, Geometry, Made, Slot, Source, Varying, meets_itself
+from umd_torch.eager.tensors import extent
 from umd_torch.layouts import Layout, is_dense
+from umd_torch.lowering.layout import MAX_INDEXED
 
 
 class EagerBuilder(Builder):
@@ -77,10 +82,11 @@ class Finish:
         self._returns.append(("value", value))
 
     def tensor(self, value: Value, layout: Layout) -> None:
-        """Returns a new tensor."""
+        """Returns a new tensor in this layout, gaps and repetitions included."""
         self._returns.append(("made", len(self._made)))
         self._made.append(Made(-1, layout))
-        self._graph.output(value.name, layout.desc)
+        stored, desc = _stored(self._builder, value, layout)
+        self._graph.output(stored.name, desc)
 
     def result(self, value: Any, promised: Any) -> None:
         """Returns a new tensor as torch promised it, or what is none."""
@@ -100,6 +106,46 @@ class Finish:
                 output.alias = None
         sources = [self._builder.sources[name] for name in graph.inputs]
         return Draft(graph, sources, self._made, self._returns, single)
+
+
+def _stored(builder: Builder, value: Value, layout: Layout) -> tuple[Value, TensorDesc]:
+    """Returns the value that fills the bytes of a layout, and how it lies there: programs write no byte twice."""
+    if layout.dense:
+        return value, layout.desc
+    for axis, stride in enumerate(layout.strides):
+        if stride == 0:
+            value = builder.slice(value, axis, 0, 1)
+    if not meets_itself(value.shape, layout.strides):
+        return value, Geometry(layout.dtype, value.shape, layout.strides).desc
+    places = _places(value.shape, layout.strides)
+    flat = builder.reshape(value, (math.prod(value.shape),))
+    return builder.op("Gather", flat, builder.constant(places), axis=0), TensorDesc(value.dtype, places.shape)
+
+
+def _places(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns, for each element of a storage, which element of a tensor over it lies there; 0 in gaps.
+
+    Raises:
+        UnsupportedError: there are too many for a constant of a program.
+    """
+    size = extent(shape, strides)
+    if size > MAX_INDEXED:
+        raise UnsupportedError(f"a result whose elements overlap in {size} places is not there")
+    storage = np.arange(size, dtype=np.int64)
+    seen = np.lib.stride_tricks.as_strided(storage, shape, [stride * storage.itemsize for stride in strides])
+    places = np.zeros_like(storage)
+    places[seen.ravel()] = np.arange(seen.size)
+    return places
+
+
+def kept_layout(layout: Layout) -> Layout:
+    """Returns how a tensor that only programs need is best kept: without gaps, repeated elements once."""
+    if layout.dense:
+        return layout
+    repeated = [stride == 0 for stride in layout.strides]
+    plain = contiguous_strides([1 if again else e for e, again in zip(layout.shape, repeated, strict=True)])
+    strides = tuple([0 if again else step for step, again in zip(plain, repeated, strict=True)])
+    return Layout(layout.dtype, layout.shape, strides)
 
 
 def own_layout(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Layout:

@@ -14,15 +14,12 @@ from umd_torch.eager.drafts import ResizedError, draft
 from umd_torch.eager.plans import Plan
 from umd_torch.eager.signatures import Signature, signature_of
 from umd_torch.eager.slots import Geometry, Slot
-from umd_torch.eager.tensors import extent, grow
+from umd_torch.eager.tensors import extent, grow, slab_of
+from umd_torch.overlaps import MEETS_ITSELF, lies_twice
 from umd_torch.torch_private import OpOverload, is_wrapped_number
 
 aten = torch.ops.aten
 _MIXED = "Expected all tensors to be on the same device, but found at least two devices, {} and {}! ({})"
-_MEETS_ITSELF = (
-    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-    "Please clone() the tensor before performing the operation."
-)
 _UNTOUCHED = (0, 1)
 """Numbers that stay part of the program: emitters leave out what they do."""
 
@@ -147,6 +144,7 @@ def _plan(
     home: EagerDevice, found: Arguments, targets: Sequence[int], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Plan | str | None:
     """Returns the plan of a call, or why there is none; None when an out= tensor had to change its shape first."""
+    home.session.check_process()  # what is refused below is taken for what the device lacks
     signature = found.signature
     stand_in = _StandIns(found)
     slotted = stand_in.all(args), {name: stand_in.one(value) for name, value in kwargs.items()}
@@ -212,15 +210,15 @@ def _targets(
     for target in written:
         index = next(i for i, t in enumerate(tensors) if t is target)
         targets.append(index)
-        if not target.is_contiguous() and meets_itself(target.shape, target.stride()):
-            raise RuntimeError(_MEETS_ITSELF)
-        storage = target.untyped_storage()
+        if not target.is_contiguous() and lies_twice(target.shape, target.stride()):
+            raise RuntimeError(MEETS_ITSELF)
+        slab = slab_of(target.untyped_storage())
         for position, other in enumerate(tensors):
             if other is target:
                 if position != index:
                     found.same[position] = index
                     found.key.append((position, index))
-            elif other.untyped_storage() is storage and _overlap(target, other):
+            elif slab_of(other.untyped_storage()) is slab and _overlap(target, other):
                 changed.append((other, other.clone()))
     return tuple(targets), changed
 
@@ -242,18 +240,6 @@ def _swapped(args: Any, kwargs: Any, pairs: Sequence[tuple[torch.Tensor, torch.T
     return swap(tuple(args)), {name: swap(value) for name, value in kwargs.items()}
 
 
-def meets_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Returns whether two elements of a tensor share bytes, as far as its strides in order tell."""
-    reach = 0
-    for stride, size in sorted((s, e) for e, s in zip(shape, strides, strict=True) if e != 1):
-        if size == 0:
-            return False
-        if stride <= reach:
-            return True
-        reach += (size - 1) * stride
-    return False
-
-
 def kernel(op: OpOverload) -> Callable[..., Any]:
     """Returns the kernel of an overload, as torch calls it."""
     signature = signature_of(op)
@@ -269,4 +255,4 @@ def any_kernel(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return call(signature_of(op), args, kwargs)
 
 
-__all__ = ["any_kernel", "call", "kernel", "meets_itself"]
+__all__ = ["any_kernel", "call", "kernel"]

@@ -146,6 +146,25 @@ def set_current(ordinal: int) -> None:
     _CURRENT.ordinal = ordinal
 
 
+def number_of(device: int | str | torch.device) -> int:
+    """Returns the number of a device of `umd`, 0 where it has none."""
+    return device if isinstance(device, int) else torch.device(device).index or 0
+
+
+class Within:
+    """A context in which `umd` without a number means another device: `torch.umd.device(1)`."""
+
+    def __init__(self, device: int | str | torch.device) -> None:
+        self._number, self._before = number_of(device), 0
+
+    def __enter__(self) -> None:
+        self._before = current()
+        set_current(self._number)
+
+    def __exit__(self, *_: object) -> None:
+        set_current(self._before)
+
+
 def count() -> int:
     """Returns how many devices there are; one is there before it is opened."""
     return max(1, len(_DEVICES))

@@ -11,15 +11,18 @@ from umd_core.errors import UnsupportedError
 from umd_core.ir import contiguous_strides
 from umd_torch.builder import from_torch
 from umd_torch.eager.calls import call
-from umd_torch.eager.devices import device_of
+from umd_torch.eager.devices import NAME, device_at, device_of
 from umd_torch.eager.fallback import run as run_on_cpu
+from umd_torch.eager.refusals import PINNED
 from umd_torch.eager.signatures import signature_of
 from umd_torch.eager.tensors import allocate, grow, offset_of, replace_storage, restride
-from umd_torch.eager.transfers import copy, value_of
-from umd_torch.torch_private import META_KEY, IncludeKey, OpOverload
+from umd_torch.eager.transfers import copy, to_device, to_host, value_of
+from umd_torch.layouts import is_dense
+from umd_torch.torch_private import META_KEY, IncludeKey, OpOverload, own_kernel
 
 aten = torch.ops.aten
 Ints = Sequence[int]
+_STRIDED = (None, torch.strided)
 _KEEPS_NO_FORMAT = (None, torch.contiguous_format, torch.preserve_format)
 
 
@@ -30,7 +33,7 @@ def _check(layout: torch.layout | None, pin_memory: bool | None) -> None:
     if layout not in (None, torch.strided):
         raise UnsupportedError(f"{layout} tensors are not there")
     if pin_memory:
-        raise UnsupportedError("pinned memory is not there: a device of umd copies from plain memory")
+        raise UnsupportedError(PINNED)
 
 
 def _empty(
@@ -128,6 +131,33 @@ def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.T
     return target
 
 
+def _to_copy(
+    x: torch.Tensor, *, dtype: torch.dtype | None = None, layout: torch.layout | None = None,
+    device: torch.device | None = None, pin_memory: bool | None = None, non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Any:  # fmt: skip
+    """Returns a copy of another element type or on another device, which nothing waits for, or everything does.
+
+    Torch would pin the memory that a read is to fill meanwhile; reads are waited for, so there is nothing to pin.
+    """
+    plain = memory_format is None and not pin_memory and layout in _STRIDED and x.layout is torch.strided
+    if plain and (x.is_contiguous() or is_dense(tuple(x.shape), x.stride())):
+        here = x.get_device()
+        if here >= 0 and device is not None and device.type == "cpu":
+            found = to_host(x)
+            return found if dtype is None or dtype is found.dtype else found.to(dtype)
+        if here >= 0 and (device is None or device == x.device):
+            copied = allocate(device_at(here), x.shape, dtype or x.dtype, x.stride())
+            copy(x, copied)
+            return copied
+        if x.is_cpu and device is not None and device.type == NAME:
+            return to_device(x.to(dtype or x.dtype), device_of(device))
+    return own_kernel(
+        aten._to_copy.default, x, dtype=dtype, layout=layout, device=device, pin_memory=pin_memory,
+        memory_format=memory_format,
+    )  # fmt: skip
+
+
 def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.shape == y.shape and bool((x == y).all())
 
@@ -195,6 +225,7 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.set_.source_Tensor: _set_tensor,
     aten._copy_from.default: _copy_from,
     aten._copy_from_and_resize.default: _copy_from_and_resize,
+    aten._to_copy.default: _to_copy,
     aten._local_scalar_dense.default: value_of,
     aten.equal.default: _equal,
     aten.nonzero.default: _nonzero,

@@ -7,6 +7,7 @@ from typing import Any
 
 import umd_core as umd
 from umd_core.device import Binding
+from umd_core.ops import CHECKS
 from umd_torch.eager.devices import EagerDevice
 from umd_torch.eager.slots import Draft
 from umd_torch.eager.tensors import extent, new_storage, over, slab_of
@@ -21,9 +22,12 @@ class Plan:
     """A program for one op and one kind of arguments, on one device.
 
     A call binds, submits and waits for nothing; what it returns is made at once, its elements come when they come.
+
+    Attributes:
+        program: as the device has loaded it; None where nothing is computed.
     """
 
-    __slots__ = ("_home", "_inputs", "_outputs", "_program", "_returns", "_single")
+    __slots__ = ("_home", "_inputs", "_outputs", "_returns", "_single", "program")
 
     def __init__(self, home: EagerDevice, draft: Draft) -> None:
         self._home = home
@@ -38,9 +42,9 @@ class Plan:
             size = extent(layout.shape, layout.strides) * itemsize
             self._outputs.append((target, size, layout.shape, layout.strides, layout.dtype, itemsize, bound))
         self._returns, self._single = draft.returns, draft.single
-        self._program: Any = None
-        if graph.outputs:
-            self._program = home.session.load(umd.translate(graph, caps=home.session.caps))
+        self.program: Any = None
+        if graph.outputs or any(node.op in CHECKS for node in graph.nodes):
+            self.program = home.session.load(umd.translate(graph, caps=home.session.caps))
 
     def __call__(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Any:
         """Returns what the call returns; arguments that it writes are written.
@@ -62,8 +66,8 @@ class Plan:
                     made.append(tensor)
                     buffer = slab_of(tensor.untyped_storage()).buffer
                     bindings.append(Binding(buffer, tensor.storage_offset() * itemsize, bound))
-            if self._program is not None:
-                home.session.submit(self._program, bindings)
+            if self.program is not None:
+                home.session.submit(self.program, bindings)
             del seed  # its bytes may be used again now: what comes later has its turn later
         if self._single:
             return _returned(self._returns[0], tensors, made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
@@ -27,6 +28,18 @@ class Geometry(NamedTuple):
     def desc(self) -> TensorDesc:
         """The description that a program uses, gaps and repetitions included."""
         return TensorDesc(from_torch(self.dtype), self.shape, None if 0 in self.shape else self.strides)
+
+
+def meets_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Returns whether two elements of a tensor share bytes, as far as its strides in order tell."""
+    reach = 0
+    for stride, size in sorted((s, e) for e, s in zip(shape, strides, strict=True) if e != 1):
+        if size == 0:
+            return False
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 @dataclass(frozen=True, slots=True)

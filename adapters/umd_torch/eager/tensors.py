@@ -3,37 +3,104 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import weakref
 from collections.abc import Sequence
 
 import torch
 
 from umd_core.device import Binding
+from umd_core.errors import UnsupportedError
 from umd_core.ir import contiguous_strides
 from umd_torch.builder import from_torch
 from umd_torch.eager.devices import EagerDevice, device_at
 from umd_torch.memory import Slab
 from umd_torch.torch_private import META_KEY, IncludeKey, construct_storage, create_tensor_on
 
-_ADDRESSES = itertools.count(1 << 52, 1 << 12)
+_STEP, _FEW = 1 << 12, 1 << 12
+_ADDRESSES = itertools.count(1 << 52, _STEP)
 """No processor maps these: a kernel of torch's that read one would fault at once, not read something else."""
 _EMPTY, _ONE = (0,), (1,)
 
 
+class _Places:
+    """Which slab is behind an address. Torch makes storages of its own over an address that one of ours has.
+
+    It does so where it writes a storage into a file (`pickle`, old files of `torch.save`), reads it from one, slices
+    it, or takes a DLPack capsule.
+
+    Attributes:
+        slabs: by address.
+        room: how many addresses there may be before those are looked for whose slabs are gone.
+    """
+
+    def __init__(self) -> None:
+        self.slabs: dict[int, weakref.ref[Slab]] = {}
+        self.room = _FEW
+        self._lock = threading.Lock()
+        self._next = 1 << 56
+
+    def long(self, size: int) -> int:
+        """Returns a new address for more bytes than lie between two of _ADDRESSES."""
+        with self._lock:
+            address = self._next
+            self._next += -(-size // _STEP) * _STEP
+        return address
+
+    def forget(self) -> None:
+        """Lets go of addresses whose slabs are gone; now and then, for that costs less than one by one."""
+        with self._lock:
+            for address, slab in list(self.slabs.items()):
+                if slab() is None:
+                    del self.slabs[address]
+            self.room = max(_FEW, 2 * len(self.slabs))
+
+
+_PLACES = _Places()
+_slabs = _PLACES.slabs
+
+
 def new_storage(home: EagerDevice, size: int) -> torch.UntypedStorage:
-    """Returns a storage of `size` bytes on a device. Its slab goes back when torch lets go of the storage."""
-    storage: torch.UntypedStorage = construct_storage(next(_ADDRESSES), home.device, size)
-    storage._umd = home.session.slab(size)  # type: ignore[attr-defined]  # found again by `slab_of`
+    """Returns a storage of `size` bytes on a device. Its slab goes back when torch lets go of the storage.
+
+    Its address is one that no other has, and so is what lies between it and the end of its bytes.
+    """
+    slab = home.session.slab(size)
+    address = next(_ADDRESSES) if size <= _STEP else _PLACES.long(size)
+    storage: torch.UntypedStorage = construct_storage(address, home.device, size)
+    storage._umd = slab  # type: ignore[attr-defined]  # found again by `slab_of`
+    _slabs[address] = weakref.ref(slab)
+    if len(_slabs) > _PLACES.room:
+        _PLACES.forget()
     return storage
 
 
 def slab_of(storage: torch.UntypedStorage) -> Slab:
-    """Returns the device bytes behind a storage; one that torch made by itself gets its bytes now."""
+    """Returns the device bytes behind a storage.
+
+    Raises:
+        UnsupportedError: torch made it over bytes in the middle of another one.
+    """
     try:
         return storage._umd  # type: ignore[attr-defined,no-any-return]  # set by `new_storage`
     except AttributeError:
-        home = device_at(storage.device.index or 0)
-        storage._umd = home.session.slab(storage.nbytes())  # type: ignore[attr-defined]  # see above
-        return storage._umd  # type: ignore[attr-defined,no-any-return]  # see above
+        storage._umd = slab = _behind(storage)  # type: ignore[attr-defined]  # see above
+        return slab
+
+
+def _behind(storage: torch.UntypedStorage) -> Slab:
+    """Returns the device bytes of a storage that torch made by itself: another one's, or, at no address, new ones."""
+    address, size = storage.data_ptr(), storage.nbytes()
+    if not address or not size:
+        return device_at(storage.device.index or 0).session.slab(size)
+    known = _slabs.get(address)
+    found = None if known is None else known()
+    if found is None or size > found.size:
+        raise UnsupportedError(
+            f"torch made this storage of {size} bytes over a part of another one, whose bytes are not at hand; clone() "
+            "a tensor before it is handed on (DLPack), and take parts of tensors rather than of storages"
+        )
+    return found
 
 
 def over(

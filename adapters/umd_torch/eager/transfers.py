@@ -12,10 +12,12 @@ from umd_torch.builder import from_torch
 from umd_torch.eager.calls import call
 from umd_torch.eager.devices import EagerDevice
 from umd_torch.eager.signatures import signature_of
+from umd_torch.eager.slots import meets_itself
 from umd_torch.eager.tensors import allocate, binding_of, home_of, slab_of
 from umd_torch.handles import from_bytes
 from umd_torch.host import Bytes, byte_count, copy_from
 from umd_torch.layouts import Layout
+from umd_torch.overlaps import MEETS_ITSELF, lies_twice
 
 _COPY = signature_of(torch.ops.aten.copy_.default)
 
@@ -64,13 +66,23 @@ def to_device(tensor: torch.Tensor, home: EagerDevice) -> torch.Tensor:
 
 
 def write(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Writes a CPU tensor's elements into a tensor of a device."""
+    """Writes a CPU tensor's elements into a tensor of a device.
+
+    Raises:
+        UnsupportedError: they are none that the device has.
+        RuntimeError: elements of the target share memory.
+    """
     if source.layout is not torch.strided:
         raise UnsupportedError(f"{source.layout} tensors are not there")
     from_torch(source.dtype)
     home, layout = home_of(target), Layout(target.dtype, tuple(target.shape), target.stride())
     if not layout.dense:
-        call(_COPY, (target, to_device(source.to(target.dtype), home)), {})
+        if lies_twice(layout.shape, layout.strides):
+            raise RuntimeError(MEETS_ITSELF)
+        if meets_itself(layout.shape, layout.strides):
+            _write_among(source, target)
+        else:
+            call(_COPY, (target, to_device(source.to(target.dtype), home)), {})
         return
     packed = torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype)
     packed.copy_(source.detach())
@@ -80,6 +92,16 @@ def write(source: torch.Tensor, target: torch.Tensor) -> None:
         copy_from(packed, data, 0)
         with home.session.lock:
             home.session.write(slab_of(target.untyped_storage()), binding_of(target).offset, data)
+
+
+def _write_among(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Writes elements whose axes cross, which no program may write: all around them is read first, one round trip."""
+    session, slab, place = home_of(target).session, slab_of(target.untyped_storage()), binding_of(target)
+    with session.lock:
+        data = session.read(slab, place.offset, place.size).copy()
+        around = torch.from_numpy(data).view(target.dtype)
+        around.as_strided(target.shape, target.stride()).copy_(source.detach())
+        session.write(slab, place.offset, data)
 
 
 def value_of(tensor: torch.Tensor) -> Any:

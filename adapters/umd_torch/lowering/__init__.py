@@ -7,6 +7,7 @@ from typing import Any
 from umd_torch.lowering import (
     attention,
     bits,
+    checks,
     convolution,
     creation,
     elementwise,
@@ -27,6 +28,7 @@ LOWERINGS: Table = {
     **layout.TABLE,
     **elementwise.TABLE,
     **bits.TABLE,
+    **checks.TABLE,
     **reductions.TABLE,
     **ordering.TABLE,
     **matrix.TABLE,

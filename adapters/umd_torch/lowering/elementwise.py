@@ -10,6 +10,7 @@ import torch
 
 from umd_core import dtypes
 from umd_torch.builder import Builder, Value
+from umd_torch.lowering.checks import divisor
 from umd_torch.lowering.common import Emitter, Operand, Table, accumulating, computing, operand, promoted, unary
 
 aten = torch.ops.aten
@@ -28,6 +29,17 @@ def _combine(op: str, on_bool: str = "", **attributes: int) -> Emitter:
         if alpha != 1:
             right = b.op("Mul", right, b.scalar(alpha, dtype))
         return b.cast(b.op(op, operand(b, x, dtype), right, **attributes), b.dtype)
+
+    return emit
+
+
+def _remainder(**attributes: int) -> Emitter:
+    """Returns an emitter of a remainder; of integers by 0 there is none."""
+
+    def emit(b: Builder, x: Operand, y: Operand) -> Value:
+        if b.dtype is dtypes.bool_:
+            raise b.unsupported("bool operands")
+        return b.op("Mod", operand(b, x, b.dtype), divisor(b, y, b.dtype), **attributes)
 
     return emit
 
@@ -69,13 +81,17 @@ def _bits(op: str, on_bool: str) -> Emitter:
 
 
 def _floor_divide(b: Builder, x: Value, y: Value) -> Value:
-    """Returns x // y with Python's rule, as torch does: 1.0 // 0.1 is 9."""
-    remainder = b.op("Mod", x, y)
-    quotient = b.op("Div", b.op("Sub", x, remainder), y)
+    """Returns x // y with Python's rule, as torch does: 1.0 // 0.1 is 9, and 2.5 // -inf is -1."""
     if not x.dtype.is_float:
-        return quotient
-    plain = b.op("Div", x, y)
-    return b.op("Where", b.op("Equal", y, b.scalar(0, y.dtype)), plain, b.op("Round", quotient))
+        return b.op("Div", b.op("Sub", x, b.op("Mod", x, y)), y)
+    zero, plain = b.scalar(0, y.dtype), b.op("Div", x, y)
+    rest = b.op("Mod", x, y, fmod=1)
+    quotient = b.op("Div", b.op("Sub", x, rest), y)
+    differ = b.op("Xor", b.op("Less", y, zero), b.op("Less", rest, zero))
+    below = b.op("And", b.op("umd.NotEqual", rest, zero), differ)
+    quotient = b.op("Where", below, b.op("Sub", quotient, b.scalar(1, y.dtype)), quotient)
+    signed = b.op("Where", b.op("Equal", quotient, zero), b.op("Mul", plain, zero), b.op("Round", quotient))
+    return b.op("Where", b.op("Equal", y, zero), plain, signed)
 
 
 _ROUNDED: dict[str | None, Callable[[Builder, Value, Value], Value]] = {
@@ -87,7 +103,7 @@ _ROUNDED: dict[str | None, Callable[[Builder, Value, Value], Value]] = {
 
 def _divide(b: Builder, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Value:
     dtype = accumulating(b.dtype) if rounding_mode else computing(b.dtype, (x, y))
-    return b.cast(_ROUNDED[rounding_mode](b, operand(b, x, dtype), operand(b, y, dtype)), b.dtype)
+    return b.cast(_ROUNDED[rounding_mode](b, operand(b, x, dtype), divisor(b, y, dtype)), b.dtype)
 
 
 # powers
@@ -110,6 +126,8 @@ def _power(b: Builder, x: Operand, y: Operand) -> Value:
         special = _POWERS.get(float(y))
         if special is not None:
             return special(b, base)
+    if not isinstance(y, Value) and not b.dtype.is_float and isinstance(x, Value) and y < 0:
+        raise b.unsupported("Integers to negative integer powers are not allowed")
     return b.op("Pow", base, operand(b, y, b.dtype))
 
 
@@ -326,9 +344,9 @@ TABLE: Table = {
     aten.div.Tensor_mode: _divide,
     aten.div.Scalar_mode: _divide,
     aten.floor_divide.default: functools.partial(_divide, rounding_mode="floor"),
-    **_both("fmod", _combine("Mod", fmod=1)),
-    **_both("remainder", _combine("Mod")),
-    aten.remainder.Scalar_Tensor: _combine("Mod"),
+    **_both("fmod", _remainder(fmod=1)),
+    **_both("remainder", _remainder()),
+    aten.remainder.Scalar_Tensor: _remainder(),
     aten.maximum.default: _combine("Max", "Or"),
     aten.minimum.default: _combine("Min", "And"),
     aten.pow.Tensor_Scalar: _power,

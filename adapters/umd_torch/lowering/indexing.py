@@ -13,6 +13,7 @@ from umd_core import dtypes
 from umd_core.template import broadcast
 from umd_torch.builder import Builder, Value, axis_of
 from umd_torch.lowering.common import Number, Table, operand
+from umd_torch.lowering.places import from_start
 
 aten = torch.ops.aten
 
@@ -32,12 +33,12 @@ def _lifted(b: Builder, data: Value, index: Value) -> tuple[Value, Value]:
 
 
 def _gather(b: Builder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
-    data, places = _lifted(b, x, index)
+    data, places = _lifted(b, x, from_start(b, index))
     return b.reshape(b.op("GatherElements", data, places, axis=axis_of(dim, x.rank)), index.shape)
 
 
 def _index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
-    data, places = _lifted(b, x, index)
+    data, places = _lifted(b, x, from_start(b, index))
     return b.reshape(b.op("Gather", data, places, axis=axis_of(dim, x.rank)), b.shape)
 
 
@@ -49,15 +50,25 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Value:
-    return b.op("Gather", weight, index, axis=0)
+    return b.op("Gather", weight, from_start(b, index), axis=0)
 
 
 def _embedding_backward(
     b: Builder, dy: Value, index: Value, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Value:
     if scale_grad_by_freq:
-        raise b.unsupported("scale_grad_by_freq is not there")
+        dy = _over_frequency(b, dy, index, num_weights)
     return b.op("umd.EmbeddingGrad", dy, index, num_weights=num_weights, padding_idx=padding_idx)
+
+
+def _over_frequency(b: Builder, dy: Value, index: Value, count: int) -> Value:
+    """Returns the gradient of each row divided by how often its index comes."""
+    places = b.cast(_flat(b, index), dtypes.int64)
+    ones = b.full(1, dtypes.int64, places.shape)
+    zeros = b.full(0, dtypes.int64, (count,))
+    counts = b.op("ScatterElements", zeros, places, ones, axis=0, reduction="add")
+    often = b.op("Gather", b.cast(counts, dy.dtype), index, axis=0)
+    return b.op("Div", dy, b.unsqueeze(often, index.rank))
 
 
 def _scatter(b: Builder, x: Value, dim: int, index: Value, source: Value | Number, reduction: str | None) -> Value:
@@ -76,23 +87,24 @@ def _scatter(b: Builder, x: Value, dim: int, index: Value, source: Value | Numbe
 
 
 def _scatter_set(b: Builder, x: Value, dim: int, index: Value, source: Value | Number) -> Value:
-    return _scatter(b, x, dim, index, source, None)
+    return _scatter(b, x, dim, from_start(b, index), source, None)
 
 
 def _scatter_add(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    return _scatter(b, x, dim, index, source, "add")
+    return _scatter(b, x, dim, from_start(b, index), source, "add")
 
 
 _REDUCTIONS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
 
 
 def _scatter_reduce(b: Builder, x: Value, dim: int, index: Value, source: Value | Number, *, reduce: str) -> Value:
-    return _scatter(b, x, dim, index, source, _REDUCTIONS[reduce])
+    return _scatter(b, x, dim, from_start(b, index), source, _REDUCTIONS[reduce])
 
 
 def _scatter_reduce_two(
     b: Builder, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Value:
+    index = from_start(b, index)
     if reduce == "mean":
         return _scatter_mean(b, x, dim, index, source, include_self)
     if not include_self:

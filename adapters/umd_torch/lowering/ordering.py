@@ -10,7 +10,9 @@ import torch
 
 from umd_core import dtypes
 from umd_torch.builder import Builder, Value, axis_of
+from umd_torch.lowering.checks import require_within
 from umd_torch.lowering.common import Emitter, Number, Table, accumulating, operand, promoted
+from umd_torch.lowering.places import from_start
 
 aten = torch.ops.aten
 
@@ -188,7 +190,7 @@ def _search(
 ) -> Value:  # fmt: skip
     """Returns how many elements of a sorted row come before x; it is compared with each."""
     if sorter is not None:
-        row = b.op("GatherElements", row, sorter, axis=row.rank - 1)
+        row = b.op("GatherElements", row, from_start(b, sorter), axis=row.rank - 1)
     dtype = promoted(row, x)
     sought = b.unsqueeze(operand(b, x, dtype), len(b.shape))
     wide = b.cast(row, dtype)
@@ -205,6 +207,7 @@ def _bucket(b: Builder, x: Value | Number, row: Value, *, out_int32: bool = Fals
 
 def _repeated(b: Builder, repeats: Value, *, output_size: int | None = None) -> Value:
     """Returns each position as often as `repeats` says: how many runs end before a place."""
+    require_within(b, repeats, 0, None, "repeats can not be negative")
     ends = b.op("CumSum", b.cast(repeats, dtypes.int64), b.scalar(0, dtypes.int64))
     place = b.constant(np.arange(b.shape[0], dtype=np.int64)[:, None])
     return b.op("ReduceSum", b.cast(b.op("LessOrEqual", ends, place), b.dtype), b.ints([1]), keepdims=0)

@@ -10,6 +10,7 @@ import torch
 
 from umd_core import dtypes
 from umd_torch.builder import Builder, Promise, Value, from_torch
+from umd_torch.lowering.checks import require, require_within
 from umd_torch.lowering.common import Emitted, Emitter, Number, Table, accumulating, to_torch
 from umd_torch.torch_private import run_and_save_rng_state, run_with_rng_state
 
@@ -29,6 +30,12 @@ def _draw(b: Builder, op: str, *inputs: Value, shape: Any = None, dtype: Any = N
 def _refuse_generator(b: Builder, generator: Any) -> None:
     if generator is not None:
         raise b.unsupported("a generator of its own is not there, only the one that torch.manual_seed seeds")
+
+
+def _refuse(b: Builder, is_right: bool, what: str) -> None:
+    """Refuses numbers that no distribution has; on the CPU, where it may, torch says the same."""
+    if not is_right:
+        raise b.unsupported(what)
 
 
 def _plain(op: str) -> Emitter:
@@ -64,16 +71,23 @@ def _like_from_low(b: Builder, _: Value, low: int, high: int, **__: Any) -> Valu
 
 def _uniform(b: Builder, _: Value, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Value:
     _refuse_generator(b, generator)
+    _refuse(b, low <= high, f"uniform from {low} to {high}, which is less")
     return _draw(b, "umd.RandomUniform", low=float(low), high=float(high))
 
 
 def _normal(b: Builder, _: Value, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Value:
     _refuse_generator(b, generator)
+    _refuse_negative(b, std)
     return _draw(b, "umd.RandomNormal", mean=float(mean), scale=float(std))
+
+
+def _refuse_negative(b: Builder, std: Number) -> None:
+    _refuse(b, std >= 0, f"a normal distribution whose deviation is {std}, which is below 0")
 
 
 def _normal_of_size(b: Builder, mean: float, std: float, _: Any, *, generator: Any = None, **__: Any) -> Value:
     _refuse_generator(b, generator)
+    _refuse_negative(b, std)
     return _draw(b, "umd.RandomNormal", mean=float(mean), scale=float(std))
 
 
@@ -82,18 +96,24 @@ def _normal_around(
 ) -> Value:
     """Returns numbers each with a mean, or a deviation, of its own."""
     _refuse_generator(b, generator)
+    if isinstance(std, Value):
+        require_within(b, std, 0, None, "normal expects all elements of std >= 0.0")
+    else:
+        _refuse_negative(b, std)
     scale, centre = (x if isinstance(x, Value) else b.scalar(x, b.dtype) for x in (std, mean))
     spread = b.op("Mul", _draw(b, "umd.RandomNormal"), b.cast(scale, b.dtype))
     return b.op("Add", spread, b.cast(centre, b.dtype))
 
 
 def _log_normal(b: Builder, x: Value, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Value:
+    _refuse(b, std > 0, f"a log-normal distribution whose deviation is {std}, which is not above 0")
     return b.op("Exp", _normal(b, x, mean, std, generator=generator))
 
 
 def _exponential(b: Builder, _: Value, rate: float = 1.0, *, generator: Any = None) -> Value:
     """Returns -log(1 - u) / rate, never 0."""
     _refuse_generator(b, generator)
+    _refuse(b, rate > 0, f"an exponential distribution whose rate is {rate}, which is not above 0")
     dtype = accumulating(b.dtype)
     minus = b.op("Neg", _log_of_rest(b, dtype))
     positive = b.op("Max", minus, b.scalar(_LEAST, dtype))
@@ -103,6 +123,7 @@ def _exponential(b: Builder, _: Value, rate: float = 1.0, *, generator: Any = No
 def _geometric(b: Builder, _: Value, chance: float, *, generator: Any = None) -> Value:
     """Returns the number of trials up to the first success."""
     _refuse_generator(b, generator)
+    _refuse(b, 0 < chance < 1, f"a geometric distribution whose chance is {chance}, which is outside (0, 1)")
     dtype = accumulating(b.dtype) if b.dtype.is_float else dtypes.float32
     trials = b.op("Ceil", b.op("Div", _log_of_rest(b, dtype), b.scalar(math.log1p(-chance), dtype)))
     return b.cast(b.op("Max", trials, b.scalar(1, dtype)), b.dtype)
@@ -116,15 +137,21 @@ def _log_of_rest(b: Builder, dtype: dtypes.DType) -> Value:
 
 def _bernoulli(b: Builder, chances: Value, *, generator: Any = None) -> Value:
     _refuse_generator(b, generator)
-    return _draw(b, "umd.Bernoulli", chances)
+    return _with_chances(b, chances)
+
+
+def _with_chances(b: Builder, chances: Value) -> Value:
+    require_within(b, chances, 0, 1, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+    return _draw(b, "umd.Bernoulli", b.expand(chances, b.shape))
 
 
 def _bernoulli_with(b: Builder, _: Value, chance: Value | Number = 0.5, *, generator: Any = None) -> Value:
     _refuse_generator(b, generator)
     if not isinstance(chance, Value):
+        _refuse(b, 0 <= chance <= 1, f"bernoulli with a chance of {chance}, which is outside [0, 1]")
         return _draw(b, "umd.Bernoulli", b.full(chance, dtypes.float32, b.shape))
     chances = chance if chance.dtype.is_float else b.cast(chance, dtypes.float32)
-    return _draw(b, "umd.Bernoulli", b.expand(chances, b.shape))
+    return _with_chances(b, chances)
 
 
 def _dropout(b: Builder, x: Value, ratio: float, train: bool | None = True) -> tuple[Value, ...]:
@@ -142,10 +169,19 @@ def _permutation(b: Builder, count: int, *, generator: Any = None, **_: Any) -> 
     return b.cast(b.ops("TopK", (keys, b.ints([count])), (False, True), attributes)[1], b.dtype)
 
 
+def _require_weights(b: Builder, weights: Value, axis: int) -> None:
+    zero, infinity = b.scalar(0, weights.dtype), b.scalar(math.inf, weights.dtype)
+    plain = b.op("And", b.op("GreaterOrEqual", weights, zero), b.op("Less", weights, infinity))
+    require(b, plain, "probability tensor contains either `inf`, `nan` or element < 0")
+    some = b.op("Greater", b.op("ReduceMax", weights, b.ints([axis]), keepdims=0), zero)
+    require(b, some, "invalid multinomial distribution (sum of probabilities <= 0)")
+
+
 def _multinomial(b: Builder, weights: Value, count: int, replacement: bool = False, *, generator: Any = None) -> Value:
     """Returns categories drawn by weight: of waiting times with these rates the shortest come first."""
     _refuse_generator(b, generator)
     dtype, axis = accumulating(weights.dtype), weights.rank - 1
+    _require_weights(b, weights, axis)
     rates = b.cast(weights, dtype)
     if replacement:
         rates = b.unsqueeze(rates, axis)
