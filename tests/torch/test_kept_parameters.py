@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from umd_torch.counters import counters
-from umd_torch.session import close_sessions
+from umd_torch.session import session_for
 
 
 @pytest.fixture
@@ -38,6 +38,6 @@ def test_parameters_are_sent_once(device: str) -> None:
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), model(x))
         sent.append(counters.bytes_up - before)
-        close_sessions()
+        session_for(device).close()
     assert sent[0] >= size
     assert sent[1] < size // 50

@@ -60,14 +60,9 @@ def eager(device: str) -> Runner:
     """Returns a runner that works with tensors on the eager device, forward and backward."""
     from umd_torch.eager import connect  # it makes a device type of torch
 
-    place = connect(device, strict=True)
-
     def run(problem: Problem, backward: bool) -> Solution:
-        there = replace(
-            problem,
-            inputs=[t.to(place) for t in problem.inputs],
-            cotangents=[t.to(place) for t in problem.cotangents],
-        )
+        place = connect(device, strict=True)
+        there = replace(problem, inputs=[t.to(place) for t in problem.inputs])
         results, gradients = solve(problem.function, there, backward)
         return [r.cpu() for r in results], [g.cpu() for g in gradients]
 
@@ -83,7 +78,7 @@ def solve(function: Callable[..., Any], problem: Problem, backward: bool) -> Sol
     gradients = torch.autograd.grad(
         [results[i] for i in problem.targets],
         [given[i] for i in problem.sources],
-        problem.cotangents,
+        [slope.to(results[i].device) for i, slope in zip(problem.targets, problem.cotangents, strict=True)],
         allow_unused=True,
         materialize_grads=True,
     )
