@@ -9,7 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from umd_torch.eager.devices import NAME
-from umd_torch.torch_private import AUTOCAST_NAME, OpOverload, schema_of, without_autocast
+from umd_torch.eager.torch_private import AUTOCAST_NAME, without_autocast
+from umd_torch.torch_private import OpOverload, schema_of
 
 aten = torch.ops.aten
 

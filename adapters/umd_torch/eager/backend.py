@@ -14,21 +14,20 @@ from umd_torch.eager import autocast, devices, modules, refusals, saving
 from umd_torch.eager.calls import any_kernel, kernel
 from umd_torch.eager.compiled import OnDevice
 from umd_torch.eager.kernels import KERNELS, view_kernel
-from umd_torch.lowering import LOWERINGS
-from umd_torch.torch_private import (
+from umd_torch.eager.torch_private import (
     DEVICE_TYPE,
     DISPATCH_NAME,
     DeviceGuard,
     all_overloads,
-    check_version,
     draw_as_cpu,
     has_kernel,
     leave_to_python,
     register_python_backend,
     replace_backward,
     replace_module_mover,
-    schema_of,
 )
+from umd_torch.lowering import LOWERINGS
+from umd_torch.torch_private import check_version, schema_of
 
 _STRUCTURED = "CompositeExplicitAutogradNonFunctional"
 _IMPLICIT = "CompositeImplicitAutograd"

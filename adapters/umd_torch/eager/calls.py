@@ -15,8 +15,9 @@ from umd_torch.eager.plans import Plan
 from umd_torch.eager.signatures import Signature, signature_of
 from umd_torch.eager.slots import Geometry, Slot
 from umd_torch.eager.tensors import extent, grow, slab_of
+from umd_torch.eager.torch_private import is_wrapped_number
 from umd_torch.overlaps import MEETS_ITSELF, lies_twice
-from umd_torch.torch_private import OpOverload, is_wrapped_number
+from umd_torch.torch_private import OpOverload
 
 aten = torch.ops.aten
 _MIXED = "Expected all tensors to be on the same device, but found at least two devices, {} and {}! ({})"

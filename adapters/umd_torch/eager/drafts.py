@@ -18,8 +18,9 @@ from umd_torch.eager.builders import EagerBuilder, Finish
 from umd_torch.eager.emitters import emitter_of
 from umd_torch.eager.signatures import Signature, with_defaults
 from umd_torch.eager.slots import Draft, Geometry, is_slot, varying
+from umd_torch.eager.torch_private import DRAFTING, UNKNOWN_RESULT
 from umd_torch.eager.traced import TracedLowering
-from umd_torch.torch_private import DRAFTING, UNKNOWN_RESULT, FakeTensorMode, make_fx, schema_of
+from umd_torch.torch_private import FakeTensorMode, make_fx, schema_of
 from umd_torch.tracing import decompositions, tracing
 
 T = TypeVar("T")

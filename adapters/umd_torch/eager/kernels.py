@@ -16,9 +16,10 @@ from umd_torch.eager.fallback import run as run_on_cpu
 from umd_torch.eager.refusals import PINNED
 from umd_torch.eager.signatures import signature_of
 from umd_torch.eager.tensors import allocate, grow, offset_of, replace_storage, restride
+from umd_torch.eager.torch_private import META_KEY, IncludeKey, own_kernel
 from umd_torch.eager.transfers import copy, to_device, to_host, value_of
 from umd_torch.layouts import is_dense
-from umd_torch.torch_private import META_KEY, IncludeKey, OpOverload, own_kernel
+from umd_torch.torch_private import OpOverload
 
 aten = torch.ops.aten
 Ints = Sequence[int]

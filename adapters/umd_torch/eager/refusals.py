@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 import torch
 
 from umd_core.errors import UnsupportedError
-from umd_torch.torch_private import DISPATCH_NAME, OpOverload, all_overloads, has_kernel, schema_of
+from umd_torch.eager.torch_private import DISPATCH_NAME, all_overloads, has_kernel
+from umd_torch.torch_private import OpOverload, schema_of
 
 aten = torch.ops.aten
 _LACKING = {

@@ -11,13 +11,13 @@ import torch
 from umd_core.errors import UmdError, UnsupportedError
 from umd_torch.eager.devices import NAME, device_of
 from umd_torch.eager.tensors import new_storage, slab_of
-from umd_torch.eager.transfers import to_host
-from umd_torch.torch_private import (
+from umd_torch.eager.torch_private import (
     replace_storage_maker,
     replace_storage_method,
     replace_storage_sender,
     replace_text_maker,
 )
+from umd_torch.eager.transfers import to_host
 
 PRINTED = 1 << 20
 """Bytes up to which a tensor is read whole to be printed."""

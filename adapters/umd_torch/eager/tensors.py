@@ -14,8 +14,8 @@ from umd_core.errors import UnsupportedError
 from umd_core.ir import contiguous_strides
 from umd_torch.builder import from_torch
 from umd_torch.eager.devices import EagerDevice, device_at
+from umd_torch.eager.torch_private import META_KEY, IncludeKey, construct_storage, create_tensor_on
 from umd_torch.memory import Slab
-from umd_torch.torch_private import META_KEY, IncludeKey, construct_storage, create_tensor_on
 
 _STEP, _FEW = 1 << 12, 1 << 12
 _ADDRESSES = itertools.count(1 << 52, _STEP)
