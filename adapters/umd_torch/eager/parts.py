@@ -1,6 +1,6 @@
 """Ops in plain parts, which torch takes apart itself only while it traces or only for the CPU.
 
-Gradients of nearest-neighbour interpolation, batch norm, and cells of recurrent layers.
+Gradients of interpolation, shrinkage and a loss, batch norm, and cells of recurrent layers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from umd_torch import cells
+from umd_torch.eager import interpolation
 
 aten = torch.ops.aten
 
@@ -50,6 +51,28 @@ def batch_norm(
     return y, mean, scale
 
 
+def shrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
+    """Returns the gradient of soft and hard shrinkage: none where they give 0."""
+    return torch.where(x.abs() <= lambd, 0, grad)
+
+
+def multi_margin_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, p: int, margin: float, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """Returns the gradient of the multi-class margin loss of (batch, class) scores, or of one row of them."""
+    scores, wanted = x.reshape(-1, x.shape[-1] if x.dim() else 1), target.reshape(-1, 1)
+    apart = margin - scores.gather(1, wanted) + scores
+    slope = torch.where(apart > 0, 1 if p == 1 else 2 * apart, 0) / scores.shape[1]
+    if weight is not None:
+        slope = slope * weight[wanted]
+    slope = slope.scatter(1, wanted, 0)
+    slope = slope.scatter_add(1, wanted, -slope.sum(1, keepdim=True))
+    if reduction == 1:
+        slope = slope / scores.shape[0]
+    share: Tensor = slope * grad.reshape(-1, 1)
+    return share.reshape(x.shape)
+
+
 _NEAREST = {
     getattr(aten, f"{prefix}{axes}d_backward").default: _nearest_backward(axes, exact)
     for prefix, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True))
@@ -59,6 +82,10 @@ _NEAREST = {
 DECOMPOSITIONS: dict[Any, Any] = {
     **cells.DECOMPOSITIONS,
     aten.native_batch_norm.default: batch_norm,
+    aten.softshrink_backward.default: shrink_backward,
+    aten.hardshrink_backward.default: shrink_backward,
+    aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
+    **interpolation.DECOMPOSITIONS,
     **_NEAREST,
 }
 
