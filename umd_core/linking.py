@@ -22,7 +22,7 @@ class Linker:
         self._graph = graph
         self._recipes = recipes
         self._before = before or Kept()
-        self.kept = Kept()
+        self.kept: Kept = Kept()
         self._linked = Linked()
         self._values: dict[str, View] = {}
         self._descs: dict[str, TensorDesc] = {}
