@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 Work = Callable[[], object]
 
@@ -33,9 +36,21 @@ def interleaved(works: Mapping[str, Work], *, number: int = 1, repeat: int = 15)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def blas() -> str:
+    """Returns for which processor NumPy's OpenBLAS has kernels here; "" where it is another library."""
+    libraries = Path(np.__file__).parent.parent.glob("numpy.libs/*openblas*")
+    for library in map(ctypes.CDLL, map(str, libraries)):
+        for name in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename", "openblas_get_corename64_"):
+            if hasattr(library, name):
+                ask = getattr(library, name)
+                ask.restype = ctypes.c_char_p
+                return f", BLAS for {ask().decode()}"
+    return ""
+
+
 def machine() -> str:
     """Returns a line about where this ran."""
-    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}{blas()}"
 
 
 def report(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
