@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from umd_core.commands import SlotKind
 from umd_core.device import Ticket
-from umd_torch import close_sessions, train_step
+from umd_torch import close_sessions, counters, train_step
 from umd_torch.compiled import boxed
 from umd_torch.demo import served
 from umd_torch.session import session_for
@@ -35,6 +35,7 @@ HEADER = ("call", "µs", "µs above a backend that does nothing")
 SPEED = ("forward", "ms", "beside torch eager")
 MEMORY = ("training step", "torch, bytes", "arena, bytes", "beside torch")
 TEXT = ("generation", "tokens/s", "ms a token", "ms more than in process", "beside in process")
+VIEWS = ("call", "bytes of messages", "bytes of tensors", "bytes of the base")
 TOKENS = 64
 
 
@@ -206,6 +207,23 @@ def memory(zoo: Any) -> None:
     report("torch_memory", "Transient bytes of a training step", MEMORY, rows)
 
 
+def views() -> None:
+    """Prints the bytes that a remote call sends of a view, and how many its whole tensor has."""
+    rows = []
+    base = torch.randn(25_000_000)
+    with served() as address:
+        device = f"grpc://{address}/sim:0"
+        double: Any = torch.compile(lambda x: x * 2, backend="umd", options={"device": device, "strict": True})
+        for name, view in (("base[:250]", base[:250]), ("base[::100000]", base[::100_000])):
+            remote: Any = session_for(device).device
+            double(view)
+            before = remote.bytes_up, counters.bytes_up
+            double(view)
+            rows.append((name, remote.bytes_up - before[0], counters.bytes_up - before[1], 4 * base.numel()))
+        close_sessions()
+    report("torch_views", "What a call sends through gRPC  [goal: 8,192]", VIEWS, rows)
+
+
 def llama() -> Any:
     """Returns a Llama of 4 layers, 256 wide."""
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415  # takes seconds
@@ -273,6 +291,7 @@ PARTS: Mapping[str, Callable[[], None]] = {
     "overhead": overhead,
     "forward": lambda: forward(zoo()),
     "memory": lambda: memory(zoo()),
+    "views": views,
     "generation": generation,
 }
 
