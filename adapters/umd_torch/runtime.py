@@ -9,6 +9,7 @@ import numpy as np
 
 import umd_core as umd
 from umd_core.encoding import decode
+from umd_core.errors import UmdError
 from umd_core.ops import CHECKS
 from umd_core.passes import DEFAULT, optimise
 from umd_torch.graphs import Lowered
@@ -64,15 +65,33 @@ class Executable:
 
     def _run(self, arguments: Sequence[Any]) -> list[Any]:
         bound = self.inputs.bind(arguments)
-        call, wait = self._start(arguments, bound)
-        if not self.inputs.is_true(arguments, bound):  # found while the device was at work; torch's tensors are as ever
-            wait()
+        done = self._tried(arguments, bound)
+        if done is None:  # torch's tensors are as they were: it can be done again
             bound = self.inputs.bind_again(arguments, bound)
             call, wait = self._start(arguments, bound)
-        source = wait()
+            done = call, wait()
+        call, source = done
         self._results.land(source)
         self._overwrites.after(arguments, bound.given, lambda wanted: self._results.fetched(source, wanted))
         return self._results.collect(arguments, call, source)
+
+    def _tried(self, arguments: Sequence[Any], bound: Bound) -> tuple[Call, Bytes] | None:
+        """Returns what a call gave, None where the program was given something else than torch has.
+
+        That is found out while the device works; what it gives or raises then says nothing.
+        """
+        is_true: bool | None = None
+        try:
+            call, wait = self._start(arguments, bound)
+            is_true = self.inputs.is_true(arguments, bound)
+            source = wait()
+        except UmdError:
+            if is_true is None:
+                is_true = self.inputs.is_true(arguments, bound)
+            if is_true:
+                raise
+            return None
+        return (call, source) if is_true else None
 
     def _start(self, arguments: Sequence[Any], bound: Bound) -> tuple[Call, Callable[[], Bytes]]:
         """Submits the program; returns what waits for the bytes that are read."""

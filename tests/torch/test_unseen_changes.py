@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from umd_core.errors import IndexRangeError
 from umd_torch import counters
+from umd_torch.demo import served
+from umd_torch.session import session_for
 
 
 class Counting(nn.Module):
@@ -115,3 +119,36 @@ def test_parameters_that_are_replaced(plain: str) -> None:
             layer.weight.data = torch.full((300, 300), float(number))
             torch.testing.assert_close(compiled(x), layer(x))
             torch.testing.assert_close(compiled(x), layer(x))
+
+
+@pytest.mark.parametrize("where", ["plain", "remote"])
+def test_an_error_of_what_was_there_before(where: str, plain: str) -> None:
+    """What has failed once is mended without a count: the old bytes' error is not the call's."""
+    table, row = nn.Embedding(5, 3), nn.Module()
+    row.register_buffer("place", torch.tensor([1]))
+
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.row = table, row
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = x + self.table(self.row.place)
+            return found
+
+    model, x = Looking(), torch.randn(1, 3)
+    with contextlib.ExitStack() as stack:
+        device = plain if where == "plain" else f"grpc://{stack.enter_context(served())}/sim:0"
+        compiled: Any = torch.compile(model, backend="umd", options={"device": device, "strict": True})
+        place: torch.Tensor = row.get_buffer("place")
+        with torch.no_grad():
+            compiled(x)
+            place.data.fill_(7)
+            for _ in range(2):
+                with pytest.raises(IndexRangeError, match="7 is outside"):
+                    compiled(x)
+            place.data.fill_(2)
+            for _ in range(2):
+                torch.testing.assert_close(compiled(x), model(x))
+        if where == "remote":
+            session_for(device).close()
