@@ -7,14 +7,10 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -44,6 +40,7 @@ from tests.grpc.test_runtime_session import (  # the same is to hold here  # noq
     test_sessions_cannot_touch_each_others_things,
     test_what_was_not_computed_is_not_read,
 )
+from tests.grpc.workers import ADD, ON, X, check, opened, worker
 from umd_core.errors import DeviceLostError, Status
 from umd_grpc._pb.umd import runtime_pb2 as pb
 from umd_grpc.client import Client
@@ -52,9 +49,6 @@ from umd_grpc.config.fields import FIELDS
 from umd_grpc.server.worker import in_worker
 
 Start = Callable[..., ServerProcess]
-ON = ("--workers", "on", "--workers-pause", "50ms")
-X = np.arange(6, dtype=np.float32)
-ADD = umd.translate("Add", [X, X])
 KIB, MIB = 1 << 10, 1 << 20
 HERE = Path(__file__)
 
@@ -72,36 +66,6 @@ def server() -> Iterator[ServerProcess]:
 
 class TestInWorker(test_remote_conformance.TestRemote):
     """A device in a worker passes the conformance kit."""
-
-
-def worker(server: ServerProcess, device: str = "sim:0") -> int:
-    """Returns the process of a device, as soon as it has one that is open."""
-    with Client(server.address) as client:
-        while True:
-            found = next(each for each in next(iter(client.watch(0))).devices if each.name == device)
-            if found.worker_pid:
-                return int(found.worker_pid)
-            time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    with suppress(ProcessLookupError, FileNotFoundError):  # it is gone
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def opened(server: ServerProcess, device: str = "sim:0") -> RemoteDevice:
-    """Opens a device as soon as its worker is there."""
-    while True:
-        try:
-            return RemoteDevice(server.address, device)
-        except DeviceLostError as error:
-            assert "another one is started" in str(error)
-            time.sleep(0.01)
-
-
-def check(device: RemoteDevice) -> None:
-    np.testing.assert_array_equal(device.run(ADD, [X, X])[0].numpy(), X + X)
 
 
 # one worker ends
@@ -297,21 +261,6 @@ def test_quotas_hold_and_come_back(start_server: Start) -> None:
     server.check_sound()
 
 
-# the server ends
-
-
-def test_a_killed_server_leaves_no_worker(start_server: Start) -> None:
-    server = start_server(*ON, "--device", "sim:0", "--device", "sim:1")
-    device = opened(server)
-    check(device)
-    pids = [worker(server, "sim:0"), worker(server, "sim:1")]
-    assert all(map(alive, pids))
-    server.process.kill()
-    server.process.wait(10)
-    server.wait_for(lambda: not any(map(alive, pids)))
-    device.close()
-
-
 def test_signals_are_the_servers_affair(server: ServerProcess) -> None:
     """Ctrl-C reaches a group of processes, and a service manager tells all of them: workers wait for the server."""
     pid, device = worker(server), opened(server)
@@ -321,35 +270,6 @@ def test_signals_are_the_servers_affair(server: ServerProcess) -> None:
         check(device)
     assert worker(server) == pid
     device.close()
-
-
-def test_a_drain_lets_work_in_a_worker_finish(start_server: Start) -> None:
-    server = start_server(*ON, "--grace", "60")
-    device, pid = opened(server), worker(server)
-    large = np.eye(700, dtype=np.float32)
-    program = umd.translate("MatMul", [large, large])
-    a = value = device.tensor(large)
-    for _ in range(25):
-        (value,) = device.run(program, [value, a])
-    found: list[Any] = []
-    reader = threading.Thread(target=lambda: found.append(value.numpy()))
-    reader.start()
-    with Client(server.address) as client:
-        server.wait_for(lambda: any(s.waiting for s in next(client.watch(0)).sessions))  # the work has come
-    server.process.send_signal(signal.SIGTERM)
-    reader.join(60)
-    np.testing.assert_array_equal(found[0], large)
-    assert server.process.wait(30) == 0
-    assert not alive(pid)
-    device.close()
-
-
-def test_a_device_that_cannot_be_opened_is_told_in_a_line() -> None:
-    command = ["-m", "umd_grpc.server", "--listen", "127.0.0.1:0", *ON, "--device", "sim:99"]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "sim:99" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 # what travels

@@ -50,7 +50,7 @@ class Line:
         try:
             while len(self._steps) >= DEPTH:
                 await self._oldest()
-        except BaseException:
+        except BaseException:  # also where it is cancelled: nobody will begin the step
             step.close()
             raise
         self._steps.append(asyncio.ensure_future(step))
@@ -73,7 +73,7 @@ class Line:
         try:
             while self._steps:
                 await self._oldest()
-        except BaseException:
+        except BaseException:  # also where it is cancelled: what has begun uses the memory until it has ended
             await asyncio.gather(*self._steps, return_exceptions=True)
             self._steps.clear()
             raise
@@ -112,7 +112,7 @@ class Inflow:
         try:
             if self._writer is not None and self._writer.done():  # while there was no room: it may have failed
                 await self._written()
-        except BaseException:
+        except BaseException:  # also where it is cancelled: the room that was entered is left
             self._leave([chunk.data])
             raise
         self._session.expect(self._transfer)
