@@ -44,6 +44,14 @@ def _clean() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def only_the_device() -> None:
+    """Forbids the eager device's ops the CPU; `_clean` allows it again."""
+    from umd_torch.eager import options  # it makes a device type of torch
+
+    options.strict = True
+
+
 @pytest.fixture(scope="session")
 def session() -> Session:
     """Returns the simulator's session."""

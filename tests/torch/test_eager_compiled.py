@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -18,19 +18,13 @@ from tests.torch.test_eager_zoo import on
 from tests.torch.test_zoo import GRADIENTS, OUTPUTS, close
 from tests.torch.zoo import ZOO, build
 from umd_torch import counters
-from umd_torch.eager import options
 
 DEVICE = umd_torch.connect("sim:0")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and of torch about it
-
-
-@pytest.fixture(autouse=True)
-def _strict() -> Iterator[None]:
-    """Forbids the CPU."""
-    options.strict = True
-    yield
-    options.strict = False
+pytestmark = [
+    pytest.mark.usefixtures("only_the_device"),
+    pytest.mark.filterwarnings("ignore"),  # of transformers and of torch about it
+]
 
 
 def compiled(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:

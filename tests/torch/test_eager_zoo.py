@@ -29,15 +29,10 @@ from umd_torch.eager import options
 LOCAL = umd_torch.connect("sim:0")
 STEPS, RATE, LOSSES = 3, 0.05, 1e-5
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and of torch about it
-
-
-@pytest.fixture(autouse=True)
-def _strict() -> Iterator[None]:
-    """Forbids the CPU."""
-    options.strict = True
-    yield
-    options.strict = False
+pytestmark = [
+    pytest.mark.usefixtures("only_the_device"),
+    pytest.mark.filterwarnings("ignore"),  # of transformers and of torch about it
+]
 
 
 @pytest.fixture(scope="module")
