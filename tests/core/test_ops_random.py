@@ -62,6 +62,12 @@ def test_uniform_numbers_stay_below_high(dtype: dtypes.DType, seed: int, low: fl
 
 
 @paths
+def test_uniform_numbers_up_to_beyond_their_type(path: str) -> None:
+    (y,) = PATHS[path]("umd.RandomUniform", keys(3), {"shape": [4000], "dtype": "float16", "low": 65000.0, "high": 7e4})
+    assert 65000 <= y.min() <= y.max() == np.finfo(np.float16).max
+
+
+@paths
 def test_normal_numbers_have_mean_and_scale(path: str) -> None:
     (plain,) = PATHS[path]("umd.RandomNormal", keys(3), {"shape": [512]})
     (moved,) = PATHS[path]("umd.RandomNormal", keys(3), {"shape": [512], "mean": 5.0, "scale": 0.25})

@@ -41,7 +41,8 @@ def _uniform(recorder: Recorder, call: Call, out: View, keys: Keys) -> View:
     recorder.expression("add", (work, recorder.scalar(low, wide)), work)
     if work is not out:
         recorder.copy(work, out)
-    edge = np.nextafter(np.asarray(high).astype(out.dtype.numpy), np.asarray(low).astype(out.dtype.numpy))
+    with np.errstate(over="ignore"):  # the type may end before `high`: then its largest number is the edge
+        edge = np.nextafter(np.asarray(high).astype(out.dtype.numpy), np.asarray(low).astype(out.dtype.numpy))
     return recorder.expression("min", (out, recorder.constant(edge)), out)
 
 
